@@ -238,10 +238,10 @@ def _merged(before: Mapping[str, Options], now: Mapping[str, Options]) -> dict[s
     return {method: {**before.get(method, {}), **now.get(method, {})} for method in before.keys() | now}
 
 
-def _by_method(given: tuple[tuple[str, Any], ...], flag: str) -> dict[str, Options]:
+def _by_method(pairs: tuple[tuple[str, Any], ...], flag: str) -> dict[str, Options]:
     """Return method → options, from ``NAME.KEY`` and value."""
     options: dict[str, Options] = {}
-    for key, value in given:
+    for key, value in pairs:
         method, dot, name = key.rpartition(".")
         if not dot:
             raise click.UsageError(f"{flag}: {key!r} names no method; several are compared: give NAME.{key}=VALUE")

@@ -12,7 +12,7 @@ _APART = re.compile(r",(?![^(\[]*[)\]])")
 """Commas that separate values, and not those of a value's own options or list."""
 
 
-def values_by_key(given: Sequence[str], flag: str, example: str) -> dict[str, list[Any]]:
+def values_by_key(texts: Sequence[str], flag: str, example: str) -> dict[str, list[Any]]:
     """Return key → its values, of the texts that a ``flag`` was given, once for each key; UsageError if they have another form.
 
     >>> values_by_key(["lr=0.01,0.03", "sampler=oort,reserved(slots='a:2,b:1')"], "--vary", "lr=0.01,0.1")
@@ -21,7 +21,7 @@ def values_by_key(given: Sequence[str], flag: str, example: str) -> dict[str, li
     {'lr': [0.01, 0.1, 1.0]}
     """
     values: dict[str, list[Any]] = {}
-    for text in given:
+    for text in texts:
         key, _, listed = (part.strip() for part in text.partition("="))
         if not key or not listed:
             raise click.UsageError(f"{flag}: {text!r} is not of the form KEY=V1,V2, such as {example}")

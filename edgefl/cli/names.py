@@ -23,24 +23,24 @@ def check_given(args: Sequence[str]) -> None:
 
     Those take pydantic and numpy, and most of the time until an answer. All names are checked again by the command, a fleet's too.
     """
-    given: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for place, arg in enumerate(args):
         flag, equals, value = arg.partition("=")
-        given.setdefault(flag, []).append(value if equals else "".join(args[place + 1 : place + 2]))
-    if _FOR_THE_COMMAND & given.keys() or not "".join(args[:1]).startswith("-"):
+        values.setdefault(flag, []).append(value if equals else "".join(args[place + 1 : place + 2]))
+    if _FOR_THE_COMMAND & values.keys() or not "".join(args[:1]).startswith("-"):
         return
     registered = datasets.names()
-    data = [data_names.data_spec(name, registered) for flag in ("--data", "--dataset") for name in given.get(flag, ()) if name]
+    data = [data_names.data_spec(name, registered) for flag in ("--data", "--dataset") for name in values.get(flag, ()) if name]
     names = {
-        "method": [name for name in given.get("--method", ()) if name],
-        "model": [name for name in given.get("--model", ()) if name],
+        "method": [name for name in values.get("--method", ()) if name],
+        "model": [name for name in values.get("--model", ()) if name],
         "dataset": [part for name in data if not data_names.is_own(name) for part in name.split("+")],
     }
     try:
         check_names(**names)
     except InputError:
         # One answer names all that is wrong; of NETWORK and devices, the command says so.
-        check_names(**names, fleet=given.get("--profile", ()))
+        check_names(**names, fleet=values.get("--profile", ()))
 
 
 def check_run(config: RunConfig, *, method: bool = True) -> None:

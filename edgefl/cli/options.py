@@ -226,12 +226,12 @@ def plugin_option(section: str = OWN, expose: bool = False) -> Callable[[F], F]:
     )
 
 
-def _plugins(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
-    if not given:
+def _plugins(ctx: click.Context, param: click.Parameter, sources: tuple[str, ...]) -> dict[str, str] | None:
+    if not sources:
         return None
     from edgefl.plugins import load  # help needs no plug-ins
 
-    return load(given)
+    return load(sources)
 
 
 def trust_option(command: F) -> F:
@@ -243,8 +243,8 @@ def trust_option(command: F) -> F:
     return flag(command)
 
 
-def _trust(ctx: click.Context, param: click.Parameter, given: bool) -> None:
-    if given:
+def _trust(ctx: click.Context, param: click.Parameter, trusted: bool) -> None:
+    if trusted:
         from edgefl.consent import trust_code
 
         ctx.with_resource(trust_code())

@@ -142,10 +142,10 @@ class NetworkOfTier(click.ParamType[tuple[str, str]]):
         return ratio, network
 
 
-def by_tier(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
+def by_tier(ctx: click.Context, param: click.Parameter, pairs: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
     """Return ratio → network of a repeated option of :class:`NetworkOfTier`; None: it was not given."""
     networks: dict[str, str] = {}
-    for ratio, network in given:
+    for ratio, network in pairs:
         if ratio in networks:
             raise click.BadParameter(f"two networks for tier {ratio}, {networks[ratio]} and {network}; give one", ctx, param)
         networks[ratio] = network

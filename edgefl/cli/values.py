@@ -32,8 +32,8 @@ def completed(param: click.Parameter, incomplete: str, names: Registry | None, c
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the folders of runs, comparisons and bundles that begin with ``incomplete``, those in ``runs/`` by default."""
-    given = Path(incomplete)
-    parents = {given.parent, given, *([Path("runs")] if not incomplete else [])}
+    path = Path(incomplete)
+    parents = {path.parent, path, *([Path("runs")] if not incomplete else [])}
     folders = {folder for parent in parents if parent.is_dir() for folder in parent.iterdir() if _is_run(folder)}
     texts = sorted(str(folder) for folder in folders if str(folder).startswith(incomplete))
     return [CompletionItem(text) for text in texts] or [CompletionItem(incomplete, type="dir")]

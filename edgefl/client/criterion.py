@@ -184,12 +184,12 @@ class Criterion:
         assert self.loss is not None
         value, single = _scalar(title, self.loss, outputs, y), isinstance(outputs, Tensor) and outputs.dim() == 1
         if not bool(torch.isfinite(value)):
-            given = f"{len(y)} samples and the initial weights"
-            raise ConfigError(f"{title} returned {value.item()} for {given}, expected a finite number")
+            samples = f"{len(y)} samples and the initial weights"
+            raise ConfigError(f"{title} returned {value.item()} for {samples}, expected a finite number")
         if not value.requires_grad:
             raise ConfigError(f"{title} returned a value without a gradient; compute it from the outputs, without detach or item")
         mode = FakeTensorMode()
-        traced = [tree_map_only(Tensor, lambda part: mode.from_tensor(part.detach()), given) for given in (outputs, y)]
+        traced = [tree_map_only(Tensor, lambda part: mode.from_tensor(part.detach()), values) for values in (outputs, y)]
         with mode, quiet():
             _scalar(title, self.loss, *traced)
         with torch.no_grad():
@@ -212,15 +212,15 @@ class Criterion:
 
         It is tried on two outputs between two targets: the differences of the pairs (0, 0) and (1, 1) are not those of all four pairs.
         """
-        given = self._given(function)
-        if function is None or given is None or self.target not in ((), (1,)) or not isinstance(outputs, Tensor):
+        adapted = self._given(function)
+        if function is None or adapted is None or self.target not in ((), (1,)) or not isinstance(outputs, Tensor):
             return False
         low, high = self.span
         made, wanted = (low + (high - low) * torch.tensor(shares) for shares in ((0.25, 0.625), (0.0, 1.0)))
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.filterwarnings("ignore", "Using a target size")  # torch's own losses say so
-                value = given(made.view(2, *outputs.shape[1:]), wanted.view(2, *self.target))
+                value = adapted(made.view(2, *outputs.shape[1:]), wanted.view(2, *self.target))
                 paired, crossed = function(made, wanted), function(made.repeat_interleave(2), wanted.repeat(2))
                 return bool(torch.isclose(value, crossed) & ~torch.isclose(value, paired))
         except Exception:  # noqa: BLE001 - a user's function may raise anything, also for these shapes

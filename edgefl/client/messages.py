@@ -113,13 +113,13 @@ def defined(name: str, base: type) -> Any:
     """Return the subclass of ``base`` that is called ``module:class``; raise :class:`WireError` if there is none here."""
     module, _, path = name.partition(":")
     try:
-        found = attrgetter(path)(importlib.import_module(module))
+        kind = attrgetter(path)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
-        told = f"{name} cannot be found in another process ({error}): define it at the top of a module or script"
-        raise WireError(told) from None
-    if not (isinstance(found, type) and issubclass(found, base)):
+        problem = f"{name} cannot be found in another process ({error}): define it at the top of a module or script"
+        raise WireError(problem) from None
+    if not (isinstance(kind, type) and issubclass(kind, base)):
         raise WireError(f"{name} is no subclass of {base.__name__}")
-    return found
+    return kind
 
 
 def task_fields(task: Task) -> MessageFields:
@@ -245,9 +245,9 @@ def read_jobs(content: bytes) -> list[Job]:
 
 def write_outcomes(outcomes: Iterable[Outcome], **fields: Any) -> bytes:
     """Return a message with ``outcomes`` and their bytes, and other ``fields``."""
-    found = [(outcome, Blob.of(outcome.payload), Blob.of(outcome.kept)) for outcome in outcomes]
-    rows = [outcome_row(outcome, payload.digest, kept.digest) for outcome, payload, kept in found]
-    return write_message("outcomes", {"outcomes": rows, **fields}, (blob for _, *both in found for blob in both))
+    entries = [(outcome, Blob.of(outcome.payload), Blob.of(outcome.kept)) for outcome in outcomes]
+    rows = [outcome_row(outcome, payload.digest, kept.digest) for outcome, payload, kept in entries]
+    return write_message("outcomes", {"outcomes": rows, **fields}, (blob for _, *both in entries for blob in both))
 
 
 def read_outcomes(content: bytes) -> list[Outcome]:

@@ -16,9 +16,9 @@ def macro_f1(predicted: np.ndarray, labels: np.ndarray) -> float:
     >>> macro_f1(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]))  # of the classes: 2/3 and 4/5
     0.7333333333333334
     """
-    right, given, guessed = _counts(predicted, labels)
-    of_class = given + guessed > 0
-    return float((2 * right[of_class] / (given + guessed)[of_class]).mean())
+    right, labelled, guessed = _counts(predicted, labels)
+    of_class = labelled + guessed > 0
+    return float((2 * right[of_class] / (labelled + guessed)[of_class]).mean())
 
 
 def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
@@ -27,15 +27,15 @@ def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     >>> balanced_accuracy(np.array([0, 1, 1, 1]), np.array([0, 0, 0, 1]))  # of the classes: 1/3 and 1
     0.6666666666666666
     """
-    right, given, _ = _counts(predicted, labels)
-    return float((right[given > 0] / given[given > 0]).mean())
+    right, labelled, _ = _counts(predicted, labels)
+    return float((right[labelled > 0] / labelled[labelled > 0]).mean())
 
 
 def _counts(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return by class how many samples are predicted rightly, have it as their label, and are predicted, each (classes,)."""
     classes = int(max(predicted.max(), labels.max())) + 1
-    right, given, guessed = (np.bincount(each, minlength=classes) for each in (labels[predicted == labels], labels, predicted))
-    return right, given, guessed
+    right, labelled, guessed = (np.bincount(each, minlength=classes) for each in (labels[predicted == labels], labels, predicted))
+    return right, labelled, guessed
 
 
 OF_CLASSES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {

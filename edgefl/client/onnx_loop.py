@@ -28,11 +28,11 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
     arrays |= {SEED: np.array(torch.initial_seed() % 2**23, np.float32)}
     micro = training.micro_batch if training.micro_batch and training.micro_batch < training.batch_size else None
     sizes = {name: array.nbytes for name, array in arrays.items()}
-    held = held_bytes(graphs.roles, sizes, training.optimizer, parts=micro is not None)
+    fixed_bytes = held_bytes(graphs.roles, sizes, training.optimizer, parts=micro is not None)
     limit_bytes = local.memory_bytes
-    room = None if not capped or limit_bytes is None else int(limit_bytes) - held
+    room = None if not capped or limit_bytes is None else int(limit_bytes) - fixed_bytes
     if room is not None and room <= 0:
-        raise OverMemory(held, 0)
+        raise OverMemory(fixed_bytes, 0)
     stepper = Stepper(graphs, arrays, training.lr, beta_of(training), parts=micro is not None, arena_bytes=room)
     peak: int | None = None
 
@@ -44,12 +44,12 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
         if peak is None:
             inputs_bytes = sum(part.nbytes for part in batch[:-1])
             peak = inputs_bytes + (0 if capped else _metered(graphs, stepper, arrays, batch, kind, micro))
-            if not capped and limit_bytes is not None and held + peak > limit_bytes:
-                raise OverMemory(held + peak, peak)
+            if not capped and limit_bytes is not None and fixed_bytes + peak > limit_bytes:
+                raise OverMemory(fixed_bytes + peak, peak)
         try:
             return [(stepper.step(*batch, kind=kind, part=micro), len(y))]
         except OutOfMemoryError as full:
-            raise OverMemory(held + full.need_bytes, full.need_bytes) from None
+            raise OverMemory(fixed_bytes + full.need_bytes, full.need_bytes) from None
 
     mean, steps = run_steps(local, step)
     after = stepper.tensors()
@@ -58,7 +58,7 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
             if role in after:
                 tensors[name].copy_(torch.from_numpy(after[role]))
     assert peak is not None  # a shard has at least one sample
-    return TrainingResult(mean, steps, peak, held + peak)
+    return TrainingResult(mean, steps, peak, fixed_bytes + peak)
 
 
 def beta_of(training: Training) -> float:

@@ -106,13 +106,13 @@ class FusedOptimizer:
         taken = self._steps[first]
         self._steps[first:last] = [taken + 1] * (last - first)
         for decay, names in self._groups.items():
-            given = [(name, gradient) for name in names if (gradient := gradients[name]) is not None]
-            if given:
+            pairs = [(name, gradient) for name in names if (gradient := gradients[name]) is not None]
+            if pairs:
                 tensors, *state = (
-                    [part[name] if rows is None else part[name][rows] for name, _ in given]
+                    [part[name] if rows is None else part[name][rows] for name, _ in pairs]
                     for part in (self._tensors, *self._state)
                 )
-                self._update(tensors, [gradient for _, gradient in given], state, decay, taken)
+                self._update(tensors, [gradient for _, gradient in pairs], state, decay, taken)
 
     def _update(
         self, tensors: list[Tensor], gradients: list[Tensor], state: Sequence[list[Tensor]], decay: float, taken: int

@@ -129,9 +129,9 @@ class Turn:
         """Return the server's generator of this round for a purpose."""
         return generator(self.seed, self.number, purpose)
 
-    def note(self, update: Update, **found: Any) -> None:
-        """Record what was ``found`` in an update, in fields of :class:`edgefl.records.Screened`."""
-        self.found[update.client] = replace(self.found.get(update.client, Screened()), **found)
+    def note(self, update: Update, **fields: Any) -> None:
+        """Record what a stage observed in an update: ``fields`` of :class:`edgefl.records.Screened`."""
+        self.found[update.client] = replace(self.found.get(update.client, Screened()), **fields)
         self.tiers[update.client] = update.tier
 
     def notes(self, stage: Stage, make: Callable[[], Any]) -> Any:

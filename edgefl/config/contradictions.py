@@ -22,9 +22,9 @@ def training_problems(config: CoreKeys) -> Iterator[str]:
         yield f"engine: {config.engine} trains clients together, and {alone} trains them one by one; use pool"
     needs = objectives.facts(config.objective).get("needs", ())
     if "plain_sgd" in needs and (config.optimizer != "sgd" or config.weight_decay):
-        got = f"got {config.optimizer} and {config.weight_decay:g}"
+        actual = f"got {config.optimizer} and {config.weight_decay:g}"
         steps = f"{config.objective} computes gradients from plain SGD steps"
-        yield f"objective: {steps}; give optimizer sgd and weight_decay 0, {got}"
+        yield f"objective: {steps}; give optimizer sgd and weight_decay 0, {actual}"
     if "fixed_coordinates" in needs and config.tier_assignment == "dynamic":
         stores = f"{config.objective} stores a gradient of every weight on its client; with tier_assignment dynamic"
         yield f"objective: {stores} these weights change from round to round; give tier_assignment auto or uniform"

@@ -16,9 +16,9 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 
-def _seconds(given: Any) -> Any:
+def _seconds(value: Any) -> Any:
     try:
-        return parse_amount(given, "s") if isinstance(given, str) else given
+        return parse_amount(value, "s") if isinstance(value, str) else value
     except InputError as error:
         raise ValueError(str(error)) from None
 

@@ -20,8 +20,8 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-def _trace(given: Any) -> Any:
-    return data_spec(given, ["always", "daily"]) if isinstance(given, (str, Path)) else given
+def _trace(value: Any) -> Any:
+    return data_spec(value, ["always", "daily"]) if isinstance(value, (str, Path)) else value
 
 
 Remedy = Literal["micro-batch", "recompute", "tier", "refuse", "send"]

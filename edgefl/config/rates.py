@@ -70,13 +70,13 @@ def named_rules(text: str) -> list[Rule]:
     return rules
 
 
-def checked_rule(given: object) -> object:
+def checked_rule(rule: object) -> object:
     """Return a configuration's rule, the path of a file made whole; ValueError if it names no rule."""
-    if isinstance(given, str) and is_own(given):
-        return canonical(given)
-    if isinstance(given, str):
-        named_rules(given)
-    return given
+    if isinstance(rule, str) and is_own(rule):
+        return canonical(rule)
+    if isinstance(rule, str):
+        named_rules(rule)
+    return rule
 
 
 def shares(rules: list[Rule], rounds: int) -> tuple[float, ...]:

@@ -129,9 +129,9 @@ def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) ->
     RunConfig.of(values, source)
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
     keys = {**values, **flags} | ({"method_options": options} if options else {})
-    named, given = values.get("plugins"), flags.get("plugins")
-    if isinstance(named, Mapping) and isinstance(given, Mapping):
-        keys["plugins"] = {**named, **given}
+    own, flagged = values.get("plugins"), flags.get("plugins")
+    if isinstance(own, Mapping) and isinstance(flagged, Mapping):
+        keys["plugins"] = {**own, **flagged}
     return keys
 
 

@@ -30,19 +30,19 @@ def _network(model: Any) -> Any:
     return spec_of(model) if callable(model) else model
 
 
-def _metric(given: Any) -> Any:
-    name = _network(given)
+def _metric(value: Any) -> Any:
+    name = _network(value)
     if isinstance(name, str) and not is_own(name) and name not in METRICS:
         choices = f"{', '.join(METRICS)}, or your own as file.py:function"
-        raise ValueError(f"got {given!r};{nearest(name, METRICS)} expected one of {choices}")
+        raise ValueError(f"got {value!r};{nearest(name, METRICS)} expected one of {choices}")
     return name
 
 
-def _by_tier(given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
+def _by_tier(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
     networks: dict[float, Any] = {}
-    for tier, model in given.items():
+    for tier, model in value.items():
         ratio = ratio_in(tier)
         if ratio in networks:
             raise ValueError(f"two networks for tier {ratio:g}, {networks[ratio]} and {_network(model)}; give one")
@@ -52,37 +52,37 @@ def _by_tier(given: Any) -> Any:
     return {f"{ratio:g}": networks[ratio] for ratio in sorted(networks, reverse=True)}
 
 
-def _data(given: Any) -> Any:
-    return data_spec(given, datasets.names())
+def _data(value: Any) -> Any:
+    return data_spec(value, datasets.names())
 
 
-def _held_out(given: Any) -> Any:
+def _held_out(value: Any) -> Any:
     try:
-        float(given)
+        float(value)
     except (TypeError, ValueError):
-        return data_spec(given, [])
+        return data_spec(value, [])
     except OverflowError:
         pass  # a whole number, and no share
-    if share_in(str(given)) is None:
-        raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {given}")
-    return str(given)
+    if share_in(str(value)) is None:
+        raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {value}")
+    return str(value)
 
 
 def _file(path: Any) -> Any:
     return str(Path(path).resolve()) if isinstance(path, (str, Path)) and str(path) else path
 
 
-def _preprocessing(given: Any) -> Any:
-    plain = isinstance(given, str) and (given in ("none", "from-weights") or given.startswith("{"))
-    return given if plain or isinstance(given, bool) else _file(given)
+def _preprocessing(value: Any) -> Any:
+    plain = isinstance(value, str) and (value in ("none", "from-weights") or value.startswith("{"))
+    return value if plain or isinstance(value, bool) else _file(value)
 
 
-def _profile(given: Any) -> Any:
-    return _file(given) if isinstance(given, Path) or (isinstance(given, str) and is_profile_path(given)) else given
+def _profile(value: Any) -> Any:
+    return _file(value) if isinstance(value, Path) or (isinstance(value, str) and is_profile_path(value)) else value
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    for name, value in given.items():
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    for name, value in options.items():
         try:
             stored = _has_values(to_jsonable_python(value, inf_nan_mode="constants"))
         except PydanticSerializationError:
@@ -90,7 +90,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         if not stored:
             form = "a number, text, true, false, or a list or table of them"
             raise ValueError(f"{name}: expected {form}, got {value!r}; leave it out for its default")
-    return given
+    return options
 
 
 def _has_values(plain: Any) -> bool:

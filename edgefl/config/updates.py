@@ -46,8 +46,8 @@ SCREENING = (
 """The keys of the server's screening, which a round with real devices may change."""
 
 
-def _rule(given: Any) -> Any:
-    return checked_rule(spec_of(given) if callable(given) else given)
+def _rule(value: Any) -> Any:
+    return checked_rule(spec_of(value) if callable(value) else value)
 
 
 def _named_rule(text: str) -> str:
@@ -57,8 +57,8 @@ def _named_rule(text: str) -> str:
     return text
 
 
-def _none_if_off(given: Any) -> Any:
-    return None if given == "off" else given
+def _none_if_off(value: Any) -> Any:
+    return None if value == "off" else value
 
 
 class TrainingKeys(Keys):

@@ -218,8 +218,8 @@ class Cost:
     @column("training_memory_bytes")
     def weights_bytes_inference(self) -> int:
         """Bytes of parameters and buffers of the network that a device runs."""
-        held = self if self.deployed is None else self.deployed
-        return held.parameter_bytes + held.buffer_bytes
+        cost = self if self.deployed is None else self.deployed
+        return cost.parameter_bytes + cost.buffer_bytes
 
     @property
     @column("weights_bytes_inference")
@@ -233,12 +233,12 @@ def cost_columns() -> list[tuple[str, Any, Any]]:
 
     The default of a property is None: files that were written before it was added do not have it.
     """
-    found = [(of.name, of.type, of.default) for of in fields(Cost) if of.metadata != _NO_COLUMN]
+    columns = [(of.name, of.type, of.default) for of in fields(Cost) if of.metadata != _NO_COLUMN]
     for name, of in vars(Cost).items():
         if isinstance(of, property) and (after := getattr(of.fget, "after", None)) is not None:
-            places = (place for place, (other, *_) in enumerate(found, start=1) if other == after)
-            found.insert(next(places, len(found)), (name, int | None, None))
-    return found
+            places = (place for place, (other, *_) in enumerate(columns, start=1) if other == after)
+            columns.insert(next(places, len(columns)), (name, int | None, None))
+    return columns
 
 
 @dataclass(frozen=True)

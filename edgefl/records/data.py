@@ -33,11 +33,11 @@ class DataRecord:
 
     def beside(self, other: "DataRecord") -> "DataRecord":
         """Return the record of two parts of a data set: the lists of both without repetitions, and the names of the first."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in (field.name for field in fields(self)):
             own, more = getattr(self, name), getattr(other, name)
-            found[name] = tuple(dict.fromkeys([*own, *more])) if isinstance(own, tuple) else own or more
-        return DataRecord(**found)
+            values[name] = tuple(dict.fromkeys([*own, *more])) if isinstance(own, tuple) else own or more
+        return DataRecord(**values)
 
     def lines(self) -> list[str]:
         """Return a line per entry, ``key: text``.
@@ -45,13 +45,13 @@ class DataRecord:
         >>> DataRecord(files=("own.csv",), label="kind", left_out=("id: it numbers the rows",)).lines()
         ['files: own.csv', 'label: kind', 'left out: id: it numbers the rows']
         """
-        found = []
+        lines = []
         for name in (field.name for field in fields(self)):
             value, key = getattr(self, name), name.replace("_", " ")
             if name in ("files", "features"):
                 value = (some(value, 20),) if value else ()
-            found += [f"{key}: {text}" for text in ([value] if isinstance(value, str) else value) if text]
-        return found
+            lines += [f"{key}: {text}" for text in ([value] if isinstance(value, str) else value) if text]
+        return lines
 
 
 UNREAD = DataRecord()

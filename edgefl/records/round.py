@@ -80,10 +80,10 @@ class ClientRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the entry's JSON form, a flat table apart from ``refusal`` and, if there is one, ``screened``."""
         expected, timing = self.expected, self.expected.timing
-        found = {**vars(self.outcome or Outcome(self.client, "lost")), **vars(expected)}
+        values = {**vars(self.outcome or Outcome(self.client, "lost")), **vars(expected)}
         times = ("download_s", "train_s", "upload_s", "total_s", "total_j", "end_to_end_j")
         return {
-            **{key: found[key] for key in _BEFORE_TIMES},
+            **{key: values[key] for key in _BEFORE_TIMES},
             "status": self.status,
             "tier": expected.tier.number if expected.tier else None,
             "staleness": self.staleness,
@@ -179,8 +179,8 @@ class RoundRecord:
     def accuracy_after_training(self) -> float | None:
         """The mean accuracy of the networks that clients trained, each on held-out samples of the client; None: not evaluated."""
         outcomes = [record.outcome for record in self.clients if record.outcome is not None and record.status == "trained"]
-        found = [outcome.accuracy_after_training for outcome in outcomes if outcome.accuracy_after_training is not None]
-        return fmean(found) if found else None
+        accuracies = [outcome.accuracy_after_training for outcome in outcomes if outcome.accuracy_after_training is not None]
+        return fmean(accuracies) if accuracies else None
 
     @property
     def useful(self) -> Totals:
@@ -194,13 +194,15 @@ class RoundRecord:
 
     def groups(self) -> list[Group]:
         """Return the totals of each combination of device, tier and status, in that order."""
-        found: dict[tuple[str, float, str], list[ClientRecord]] = {}
+        of_group: dict[tuple[str, float, str], list[ClientRecord]] = {}
         for record in self.clients:
             expected = record.expected
-            found.setdefault((expected.device, expected.tier.ratio if expected.tier else 0.0, record.status), []).append(record)
+            of_group.setdefault((expected.device, expected.tier.ratio if expected.tier else 0.0, record.status), []).append(
+                record
+            )
         return [
             Group(**vars(Totals.of(records)), device=device, tier=Tier(tier).number if tier else None, status=status)
-            for (device, tier, status), records in sorted(found.items())
+            for (device, tier, status), records in sorted(of_group.items())
         ]
 
     def to_json(self, clients: bool = True) -> dict[str, Any]:

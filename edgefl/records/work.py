@@ -48,8 +48,8 @@ class Work:
     @property
     def counts(self) -> tuple[int, ...]:
         """The counts in the order of the fields."""
-        found: tuple[int, ...] = _counts(self)
-        return found
+        counts: tuple[int, ...] = _counts(self)
+        return counts
 
     @property
     def macs(self) -> int:

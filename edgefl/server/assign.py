@@ -141,13 +141,13 @@ def _options(
     attempts, tiers = _Attempts(costs, training, short), tuple(costs.tiers)
     place = order.index("tier") if "tier" in order else len(order)
     first, later = ([step for step in steps if step in ("micro-batch", "recompute")] for steps in (order[:place], order[place:]))
-    given = {tier: Assignment(tier) if attempts.fits(Assignment(tier)) else attempts.remedied(tier, first) for tier in tiers}
-    if later and not any(given.values()):
-        given = {tier: attempts.remedied(tier, [*first, *later]) for tier in tiers}
-    options: tuple[Assignment | None, ...] = tuple(given.values())
+    by_tier = {tier: Assignment(tier) if attempts.fits(Assignment(tier)) else attempts.remedied(tier, first) for tier in tiers}
+    if later and not any(by_tier.values()):
+        by_tier = {tier: attempts.remedied(tier, [*first, *later]) for tier in tiers}
+    options: tuple[Assignment | None, ...] = tuple(by_tier.values())
     if "tier" in order:
         options = tuple(option for option in options if option is not None)
     if "send" in order:
-        everything = tuple(option or Assignment(tier) for tier, option in given.items())
+        everything = tuple(option or Assignment(tier) for tier, option in by_tier.items())
         options = everything if "tier" not in order else options or (Assignment(tiers[-1]),)
     return options, tuple(Attempt(assignment, refusals) for assignment, refusals in attempts.tried.items())

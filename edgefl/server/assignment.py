@@ -186,11 +186,11 @@ class Plan:
         for plan in (plan for states in self.class_plans for plan in states if not plan.left_out):
             share = plan.clients / asked * plan.state.chance
             if dealt is not None:
-                given = [(_nearest(plan, tier, self.substitutes), part) for tier, part in zip(tiers, dealt, strict=True)]
+                parts = [(_nearest(plan, tier, self.substitutes), part) for tier, part in zip(tiers, dealt, strict=True)]
             else:
                 options = plan.options[:1] if self.policy.name == "auto" else plan.options
-                given = [(option, 1 / len(options)) for option in options]
-            for assignment, part in given:
+                parts = [(option, 1 / len(options)) for option in options]
+            for assignment, part in parts:
                 if assignment is not None and part > 0:
                     expected[assignment.tier] = expected.get(assignment.tier, 0.0) + share * part
         return {tier: expected[tier] for tier in tiers if tier in expected}
@@ -205,12 +205,13 @@ class Plan:
         """Return the cost of an assignment."""
         return self.costs[assignment.tier] if assignment == Assignment(assignment.tier) else self.split_costs[assignment]
 
-    def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int, margin: float = 1.0) -> Timing:
+    def timing(self, device: DeviceProfile, assignment: Assignment | Tier, samples: int, margin: float = 1.0) -> Timing:
         """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples.
 
         ``margin`` is a factor on the predicted seconds of training.
         """
-        assignment = Assignment(given) if isinstance(given, Tier) else given
+        if isinstance(assignment, Tier):
+            assignment = Assignment(assignment)
         training = split(self.workload.training, assignment)
         return timing_of(device, self.cost(assignment), training, samples, self.workload.evaluated, margin=margin)
 

@@ -149,9 +149,9 @@ class ClientStore:
             rows = connection.execute(_NEWEST_BLOBS, (_BLOB, _AFTER_BLOBS, self._visible)).fetchall()
         return [key.removeprefix(_BLOB) for key, digest, _ in rows if digest != _DROPPED]
 
-    def drop_blobs(self, kept: Iterable[str]) -> None:
-        """Drop all blobs except ``kept``; a run that goes back to an earlier round finds them again."""
-        for name in sorted({*self.blobs()} - {*kept}):
+    def drop_blobs(self, wanted: Iterable[str]) -> None:
+        """Drop all blobs except ``wanted``; a run that goes back to an earlier round finds them again."""
+        for name in sorted({*self.blobs()} - {*wanted}):
             self._put(_BLOB + name, None)
 
     def commit(self, round_: int) -> str:

@@ -89,8 +89,8 @@ class Changes:
 
     def blocks(self) -> Iterator[CoordinateBlock]:
         """Yield every coordinate once, in blocks of coordinates that the same clients hold."""
-        for held in self._held.values():
-            yield from self._blocks_of(held)
+        for tensors in self._held.values():
+            yield from self._blocks_of(tensors)
 
     def replaced(self, centre: Callable[[Tensor], Tensor]) -> list[Update]:
         """Return the updates with ``centre(values)`` as the change of every holder, for the values (holders, coordinates) of each block."""
@@ -147,8 +147,8 @@ class Changes:
                 coordinates_of[mark] = _without(numbers[index], rows).flatten()
             yield _Held(position, name, coordinates_of[mark])
 
-    def _blocks_of(self, held: Sequence[_Held]) -> Iterator[CoordinateBlock]:
-        kinds = {id(tensor.coordinates): tensor.coordinates for tensor in held}
+    def _blocks_of(self, tensors: Sequence[_Held]) -> Iterator[CoordinateBlock]:
+        kinds = {id(tensor.coordinates): tensor.coordinates for tensor in tensors}
         size = max(int(coordinates.max()) for coordinates in kinds.values() if len(coordinates)) + 1 if kinds else 0
         group, where = torch.zeros(size, dtype=torch.int64), dict[int, Tensor]()
         for number, (kind, coordinates) in enumerate(kinds.items(), 1):
@@ -161,7 +161,7 @@ class Changes:
                 group = torch.unique(group, return_inverse=True)[1]
         for value in torch.unique(group).tolist():
             members = (group == value).nonzero().flatten()
-            holders = [tensor for tensor in held if int(where[id(tensor.coordinates)][members[0]]) >= 0]
+            holders = [tensor for tensor in tensors if int(where[id(tensor.coordinates)][members[0]]) >= 0]
             if not holders:
                 continue
             for part in members.split(max(1, _CHUNK // len(holders))):
@@ -169,9 +169,9 @@ class Changes:
                 values = torch.stack([self._change(*pair) for pair in zip(holders, entries, strict=True)])
                 yield CoordinateBlock([h.position for h in holders], values, [h.name for h in holders], entries)
 
-    def _change(self, held: _Held, entries: Tensor) -> Tensor:
-        update = self.updates[held.position]
-        start, values = update.sent.get(held.name), update.tensors[held.name].flatten()[entries].double()
+    def _change(self, holder: _Held, entries: Tensor) -> Tensor:
+        update = self.updates[holder.position]
+        start, values = update.sent.get(holder.name), update.tensors[holder.name].flatten()[entries].double()
         return values if start is None else values - start.flatten()[entries].double()
 
 

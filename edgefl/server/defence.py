@@ -62,8 +62,8 @@ class Centre(Defence):
         def centre(values: Tensor) -> Tensor:
             change: object = self.centre(values)
             if not isinstance(change, Tensor) or change.shape != values.shape[1:]:
-                got, expected = described(change), described(values[0])
-                raise AggregationError(f"defence {self.name}: centre returned {got}, expected {expected}")
+                returned, expected = described(change), described(values[0])
+                raise AggregationError(f"defence {self.name}: centre returned {returned}, expected {expected}")
             return change
 
         return changes.replaced(centre)
@@ -78,12 +78,12 @@ class Filter(Defence):
 
     def defended(self, changes: Changes) -> list[Update]:
         """Return the updates that are kept, as they are."""
-        positions, kept = range(len(changes.updates)), self.kept(changes.gaps())
-        if not isinstance(kept, Sequence | Set) or not kept or not set(kept) <= set(positions):
+        positions, chosen = range(len(changes.updates)), self.kept(changes.gaps())
+        if not isinstance(chosen, Sequence | Set) or not chosen or not set(chosen) <= set(positions):
             raise AggregationError(
-                f"defence {self.name}: kept returned {kept!r}, expected positions from 0 to {positions[-1]}, one at least"
+                f"defence {self.name}: kept returned {chosen!r}, expected positions from 0 to {positions[-1]}, one at least"
             )
-        return [changes.updates[position] for position in sorted(kept)]
+        return [changes.updates[position] for position in sorted(chosen)]
 
 
 def defence_named(name: str, strength: float | None = None) -> Defence:

@@ -68,8 +68,8 @@ class Forecast:
         """Return what is expected of the clients as columns, before they wait for one another; see :meth:`expected`."""
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
         plans = self.plan.class_plans_of(clients, turn)
-        given = self.plan.assigned(clients, plans, turn)
-        loads = [self._load(*session) for session in zip(plans, given, map(self.size_of, clients.tolist()), strict=True)]
+        assignments = self.plan.assigned(clients, plans, turn)
+        loads = [self._load(*session) for session in zip(plans, assignments, map(self.size_of, clients.tolist()), strict=True)]
         rates = rates_of(loads)
         link = conditions.link_shares(self.seed, clients, (rates.spread_sigma, rates.session_sigma), turn)
         whole = whole_timings(loads, rates, link, conditions.responses(self.seed, clients, turn))
@@ -78,7 +78,7 @@ class Forecast:
             drained = np.array([drained_j.get(client, 0.0) for client in clients.tolist()], np.float64)
             left_j = conditions.battery_levels(self.seed, clients) * rates.battery_j - drained
         until_s = conditions.availability.until(clients, asked.start_s) - asked.start_s
-        fits = np.array([assignment is not None for assignment in given], bool)
+        fits = np.array([assignment is not None for assignment in assignments], bool)
         empty = fits & (whole.total_j > left_j)
         status, end_s = self._ends(asked, whole, until_s)
         status[empty | ~fits] = REFUSED
@@ -93,21 +93,23 @@ class Forecast:
         gone = until_s < end_s
         return np.where(gone, INTERRUPTED, status), np.where(gone, until_s, end_s)
 
-    def _load(self, of_class: ClassPlan, given: Assignment | None, samples: int) -> Load:
+    def _load(self, of_class: ClassPlan, assignment: Assignment | None, samples: int) -> Load:
         """Return what one session takes."""
-        key = id(of_class), id(given), samples  # the plan holds both; two classes may give their devices one name
+        key = id(of_class), id(assignment), samples  # the plan holds both; two classes may give their devices one name
         if key not in self._loads:
-            self._loads[key] = Load(of_class, None, samples) if given is None else self._load_of(of_class, given, samples)
+            self._loads[key] = (
+                Load(of_class, None, samples) if assignment is None else self._load_of(of_class, assignment, samples)
+            )
         return self._loads[key]
 
-    def _load_of(self, of_class: ClassPlan, given: Assignment, samples: int) -> Load:
-        plan, cost, device = self.plan, self.plan.cost(given), of_class.device
-        training, evaluated = split(plan.workload.training, given), plan.workload.evaluated(samples)
+    def _load_of(self, of_class: ClassPlan, assignment: Assignment, samples: int) -> Load:
+        plan, cost, device = self.plan, self.plan.cost(assignment), of_class.device
+        training, evaluated = split(plan.workload.training, assignment), plan.workload.evaluated(samples)
         seen, passes, updates = training.amounts(samples)
         work_s = train_s(device.compute, cost, seen, passes, updates, evaluated) / of_class.state.speed_share
         work_s += added_s(device, cost) / of_class.state.speed_share
         spends = training_spends(device, cost.work_of(seen, passes, updates, evaluated))
-        return Load.of(of_class, given, samples, cost, cost.macs_of(seen, passes, evaluated), work_s, spends)
+        return Load.of(of_class, assignment, samples, cost, cost.macs_of(seen, passes, evaluated), work_s, spends)
 
     def choose(self, memory: Mapping[str, Tensor], turn: int, round_: int) -> Choose | None:
         """Return how clients are chosen, given the tensors of the server; None: the first eligible ones in random order.

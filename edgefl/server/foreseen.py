@@ -48,7 +48,7 @@ class LoadFigures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """The load of one session of a class of devices with a tier and a number of samples; zeros if ``given`` is None.
+    """The load of one session of a class of devices with a tier and a number of samples; zeros if ``assignment`` is None.
 
     Attributes:
         model_bytes: bytes down and up of the model and of its update, without other messages.
@@ -58,7 +58,7 @@ class Load:
     """
 
     of_class: ClassPlan
-    given: Assignment | None
+    assignment: Assignment | None
     samples: int
     cost: Cost | None = None
     model_bytes: tuple[int, int] = (0, 0)
@@ -70,7 +70,7 @@ class Load:
     def of(
         cls,
         of_class: ClassPlan,
-        given: Assignment,
+        assignment: Assignment,
         samples: int,
         cost: Cost,
         macs: int,
@@ -89,7 +89,7 @@ class Load:
             *(link.spread_sigma.value, link.session_spread),
         )
         trips = bool(cost.added.before or cost.added.after)
-        return cls(of_class, given, samples, cost, (down_bytes, up_bytes), macs, tuple(map(float, figures)), trips)
+        return cls(of_class, assignment, samples, cost, (down_bytes, up_bytes), macs, tuple(map(float, figures)), trips)
 
 
 class Timings(NamedTuple):
@@ -195,7 +195,7 @@ class Foreseen:
         for load, timing, row in zip(self.loads, self.whole.rows(), rows, strict=True):
             client, status, end_s, until_s, link, left_j, empty = row
             whole = self._whole(load, client, timing)
-            if load.given is None:
+            if load.assignment is None:
                 yield Session(load.of_class, whole)
             elif empty:
                 yield Session(load.of_class, _refused(load, whole, left_j))
@@ -203,16 +203,16 @@ class Foreseen:
                 yield Session(load.of_class, whole, end_s, STATUSES[status], until_s, link, load.model_bytes)
 
     def _whole(self, load: Load, client: int, timing: Timing) -> Expected:
-        of_class, given, cost = load.of_class, load.given, load.cost
+        of_class, assignment, cost = load.of_class, load.assignment, load.cost
         device, memory_bytes, state = of_class.device.name, of_class.budget.memory_bytes, of_class.state.name
-        if given is None or cost is None:
+        if assignment is None or cost is None:
             return Expected(
                 client, device, "refused", None, load.samples, memory_bytes=memory_bytes, start_s=self.start_s, state=state,
                 refusal=of_class.refusals,
             )  # fmt: skip
         return Expected(
-            client, device, "expected", given.tier, load.samples, timing, load.macs, cost.download_bytes, cost.upload_bytes,
-            cost.training_memory_bytes, memory_bytes, given.micro_batch, given.recompute, self.start_s, state,
+            client, device, "expected", assignment.tier, load.samples, timing, load.macs, cost.download_bytes, cost.upload_bytes,
+            cost.training_memory_bytes, memory_bytes, assignment.micro_batch, assignment.recompute, self.start_s, state,
         )  # fmt: skip
 
 
@@ -228,9 +228,9 @@ def whole_timings(loads: Sequence[Load], rates: LoadFigures, link: np.ndarray, r
     pairs = zip(loads, link.tolist(), strict=True)
     trips = [trips_s(load.of_class.device, load.cost, share) if load.trips and load.cost else (0.0, 0.0) for load, share in pairs]
     agree_s, unmask_s = np.array(trips, np.float64).reshape(-1, 2).T
-    given = np.array([load.given is not None for load in loads], bool)
+    trains = np.array([load.assignment is not None for load in loads], bool)
     down_s, up_s = (
-        rates.rtt_s + np.divide(sent, rate * link, out=np.zeros(len(loads)), where=given)
+        rates.rtt_s + np.divide(sent, rate * link, out=np.zeros(len(loads)), where=trains)
         for sent, rate in ((rates.model_down_bytes, rates.down_bytes_per_s), (rates.model_up_bytes, rates.up_bytes_per_s))
     )
     train_s = rates.train_s * response
@@ -255,8 +255,8 @@ def _share(took_s: np.ndarray, of_s: np.ndarray) -> np.ndarray:
 
 def _refused(load: Load, whole: Expected, left_j: float) -> Expected:
     """Return a session that its battery cannot pay for."""
-    assert load.given is not None
+    assert load.assignment is not None
     assert whole.timing is not None
     assert whole.timing.total_j is not None
-    short = Shortfall("battery_j", whole.timing.total_j, max(left_j, 0.0), whole.device, load.given.tier.ratio)
+    short = Shortfall("battery_j", whole.timing.total_j, max(left_j, 0.0), whole.device, load.assignment.tier.ratio)
     return replace(whole, status="refused", timing=None, macs=0, download_bytes=0, upload_bytes=0, refusal=(short,))

@@ -63,7 +63,7 @@ class LightRecord(RoundRecord):
     def groups(self) -> list[Group]:
         """Return the totals of each combination of device, tier and status, in that order."""
         grouped: dict[tuple[str, float, str], list[tuple[Counts, Spent | None]]] = {}
-        tiers = [0.0 if load.given is None else load.given.tier.ratio for load in self.foreseen.loads]
+        tiers = [0.0 if load.assignment is None else load.assignment.tier.ratio for load in self.foreseen.loads]
         for *key, session in zip(self.devices, tiers, self.statuses.tolist(), self._sessions, strict=True):
             grouped.setdefault(tuple(key), []).append(session)
         return [

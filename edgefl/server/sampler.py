@@ -124,8 +124,8 @@ def choice(sampler: Sampler, known: Known, rng: Callable[[], np.random.Generator
         picks: Any = sampler.chosen(candidates.copy(), count, known, rng())
         wanted = min(count, len(candidates))
         if not isinstance(picks, np.ndarray) or len({*picks.tolist()} & {*candidates.tolist()}) != wanted or len(picks) != wanted:
-            got = picks.tolist() if isinstance(picks, np.ndarray) else picks
-            raise EdgeflError(f"sampler {sampler.name}: chosen returned {got!r:.100}, expected {wanted} different candidates")
+            listed = picks.tolist() if isinstance(picks, np.ndarray) else picks
+            raise EdgeflError(f"sampler {sampler.name}: chosen returned {listed!r:.100}, expected {wanted} different candidates")
         return picks.astype(np.int64)
 
     return chosen

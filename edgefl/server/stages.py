@@ -101,8 +101,8 @@ class Defended(Stage):
         changes = tuple(replace(update, sent=update.start) for update in arrived)
         left: object = self.defence.defended(Changes(changes, state.tensors, label_rows(method, state.architecture)))
         if not isinstance(left, Sequence) or not left or not all(isinstance(update, Update) for update in left):
-            got = "no updates" if isinstance(left, Sequence) and not left else type(left).__name__
-            raise AggregationError(f"defence {self.defence.name}: defended returned {got}, expected a list of updates")
+            returned = "no updates" if isinstance(left, Sequence) and not left else type(left).__name__
+            raise AggregationError(f"defence {self.defence.name}: defended returned {returned}, expected a list of updates")
         clients = {update.client for update in left}
         for update in arrived:
             if update.client not in clients:

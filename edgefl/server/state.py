@@ -118,8 +118,8 @@ def check_aggregated(before: GlobalState, after: object, what: str) -> None:
         raise AggregationError(f"{what} returned a state with tensors missing or not expected: {', '.join(different[:5])}")
     for name, tensor in before.tensors.items():
         returned: object = after.tensors[name]
-        got = f"{tuple(returned.shape)} {returned.dtype}" if isinstance(returned, Tensor) else type(returned).__name__
-        if got != (expected := f"{tuple(tensor.shape)} {tensor.dtype}"):
-            raise AggregationError(f"{what} returned {name} as {got}, expected {expected}")
+        actual = f"{tuple(returned.shape)} {returned.dtype}" if isinstance(returned, Tensor) else type(returned).__name__
+        if actual != (expected := f"{tuple(tensor.shape)} {tensor.dtype}"):
+            raise AggregationError(f"{what} returned {name} as {actual}, expected {expected}")
         if not is_finite(after.tensors[name]):
             raise NotFiniteError(f"{what} returned {name} with NaN or infinity, expected finite values")

@@ -58,9 +58,9 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     """Leave the rules out whose kind of part is not to be checked."""
     if not name.startswith("test_") or collector.name != "contract.py" or not inspect.isfunction(obj):
         return None
-    given = [kind for kind in KINDS if collector.config.getoption(f"edgefl_{kind}", None)]
+    chosen = [kind for kind in KINDS if collector.config.getoption(f"edgefl_{kind}", None)]
     needed = {"method" if argument == "case" else argument for argument in inspect.signature(obj).parameters}
-    return None if needed & set(given) else []
+    return None if needed & set(chosen) else []
 
 
 @pytest.hookimpl(wrapper=True)

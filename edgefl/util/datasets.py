@@ -51,25 +51,25 @@ def is_own(spec: str) -> bool:
     return spec.startswith((HUB, OBJECT, DRAWN)) or Path(spec).is_absolute()
 
 
-def data_spec(given: Any, known: list[str]) -> Any:
-    """Return the name of a data set that was ``given`` as a name, a path or an object; of a path, the whole one.
+def data_spec(data: Any, known: list[str]) -> Any:
+    """Return the name of ``data``, a data set by its name, its path or itself; of a path, the whole one.
 
     A text is a path unless it consists of ``known`` names, if it exists, has a separator, or ends like a file.
     """
-    if isinstance(given, str):
-        bare, _ = options_in(given)
-        path, options = Path(bare), given[len(bare) :]
-        if given.startswith((HUB, OBJECT, DRAWN)) or not given or set(given.split("+")) <= set(known):
-            return given
-        return f"{path.resolve()}{options}" if len(path.parts) > 1 or path.suffix or options or exists(path) else given
-    if isinstance(given, Path):
-        return str(given.resolve())
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, (list, tuple, dict, bytes)):
-        return named(type(given).__name__, _digest(given), given)
-    if hasattr(given, "apart"):
-        facts, arrays = given.apart()
-        return named(given.name, _digest([repr(facts), *arrays.values()]), given)
-    return given
+    if isinstance(data, str):
+        bare, _ = options_in(data)
+        path, options = Path(bare), data[len(bare) :]
+        if data.startswith((HUB, OBJECT, DRAWN)) or not data or set(data.split("+")) <= set(known):
+            return data
+        return f"{path.resolve()}{options}" if len(path.parts) > 1 or path.suffix or options or exists(path) else data
+    if isinstance(data, Path):
+        return str(data.resolve())
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple, dict, bytes)):
+        return named(type(data).__name__, _digest(data), data)
+    if hasattr(data, "apart"):
+        facts, arrays = data.apart()
+        return named(data.name, _digest([repr(facts), *arrays.values()]), data)
+    return data
 
 
 def data_title(spec: str) -> str:

@@ -36,10 +36,10 @@ def spec_of(network: Callable[..., Any]) -> str:
     return spec
 
 
-def named(title: str, digest: str, given: Any) -> str:
+def named(title: str, digest: str, value: Any) -> str:
     """Return the name of an object with a content of this hash, from which this process finds it again."""
     spec = f"{OBJECT}{title}-{digest[:12]}"
-    _objects[spec] = given
+    _objects[spec] = value
     return spec
 
 

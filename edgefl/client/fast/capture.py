@@ -102,10 +102,10 @@ def laid_out(gradient: Tensor | None, like: Tensor) -> Tensor | None:
 
 def computed(whole: "Whole", tensors: Mapping[str, Tensor], batch: Batch) -> Any:
     """Return what ``whole`` computes for a batch with ``tensors``, by name in its network. Buffers that it assigns change in place."""
-    given = {f"inner.{name}": tensor for name, tensor in tensors.items()}
-    before = dict(given)
-    result = called(whole, given, (batch,))
-    carry(before, given)
+    named = {f"inner.{name}": tensor for name, tensor in tensors.items()}
+    before = dict(named)
+    result = called(whole, named, (batch,))
+    carry(before, named)
     return result
 
 

@@ -62,16 +62,18 @@ def _least(layers: Sequence[str], saved: Sequence[int], crossing: Sequence[int],
 
 def _within(limit: int, sums: Sequence[int], crossing: Sequence[int], later: Sequence[int]) -> list[int] | None:
     """Return candidates with segments that hold at most ``limit`` bytes at once, None if there are none."""
-    held: list[float] = []
+    saved: list[float] = []
     previous: list[int] = []
     for end, over in enumerate(crossing):
         # −1 stands for the beginning of the network; what crosses a boundary stays until all before it is differentiated.
-        starts = [(held[start] if start >= 0 else 0.0, start) for start in range(-1, end)]
-        fitting = [(kept, start) for kept, start in starts if kept + over + sums[end + 1] - sums[start + 1] + later[end] <= limit]
-        kept, start = min(fitting, default=(math.inf, -1))
-        held.append(kept + over)
+        starts = [(saved[start] if start >= 0 else 0.0, start) for start in range(-1, end)]
+        fitting = [
+            (before, start) for before, start in starts if before + over + sums[end + 1] - sums[start + 1] + later[end] <= limit
+        ]
+        before, start = min(fitting, default=(math.inf, -1))
+        saved.append(before + over)
         previous.append(start)
-        if held[end] + sums[-1] - sums[end + 1] <= limit:
+        if saved[end] + sums[-1] - sums[end + 1] <= limit:
             chosen = [end]
             while (start := previous[chosen[-1]]) >= 0:
                 chosen.append(start)

@@ -114,15 +114,15 @@ class Tape(TorchDispatchMode):
         if not self._noting or func.is_view:
             return func(*args, **kwargs)
         segment, arguments = self._segments[-1], (args, kwargs)
-        given = list(tensors_in(arguments))
-        numbers = [self._number(tensor) for tensor in given]
+        inputs = list(tensors_in(arguments))
+        numbers = [self._number(tensor) for tensor in inputs]
         refs = tree_map_only(Tensor, self._noted, arguments)
         random = None
         if torch.Tag.nondeterministic_seeded in func.tags:
-            generator = kwargs.get("generator") or _generator_of(given, kwargs)
+            generator = kwargs.get("generator") or _generator_of(inputs, kwargs)
             random = generator, generator.get_state()
         out = func(*args, **kwargs)
-        old, makes = {self._known[_storage(t)][1] for t in given}, dict[int, int]()
+        old, makes = {self._known[_storage(t)][1] for t in inputs}, dict[int, int]()
         for position, tensor in enumerate(tree_leaves(out)):
             if isinstance(tensor, Tensor) and (not self._knows(tensor) or self._number(tensor) not in old):
                 makes[self._number(tensor, fresh=True)] = position
@@ -204,8 +204,8 @@ def _storage(tensor: Tensor) -> int:
     return identity
 
 
-def _generator_of(given: Sequence[Tensor], kwargs: Mapping[str, Any]) -> torch.Generator:
-    device = given[0].device if given else torch.device(kwargs.get("device") or "cpu")
+def _generator_of(inputs: Sequence[Tensor], kwargs: Mapping[str, Any]) -> torch.Generator:
+    device = inputs[0].device if inputs else torch.device(kwargs.get("device") or "cpu")
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
     return torch.default_generator

@@ -102,8 +102,8 @@ class Adversary:
     def _sent(self, name: str, start: Tensor | None, trained: Tensor, rng: np.random.Generator) -> Tensor:
         sent: object = self.sent(torch.zeros_like(trained) if start is None else start, trained, rng)
         if not isinstance(sent, Tensor) or sent.shape != trained.shape:
-            got, expected = described(sent), described(trained)
-            raise ConfigError(f"adversary {self.name}: sent returned {got} for {name}, expected {expected}")
+            returned, expected = described(sent), described(trained)
+            raise ConfigError(f"adversary {self.name}: sent returned {returned} for {name}, expected {expected}")
         return sent
 
 
@@ -189,9 +189,9 @@ class Adversaries(Conduct):
         """Return the samples that the adversary ``client`` trains on."""
         expected = _shapes(own)
         split: object = self.kind.poisoned(own, classes, generator(self.seed, client, "poisoned samples"))
-        got = _shapes(split) if isinstance(split, Split) else type(split).__name__
-        if not isinstance(split, Split) or got != expected:
-            raise ConfigError(f"adversary {self.kind.name}: poisoned returned {got}, expected {expected}")
+        shapes = _shapes(split) if isinstance(split, Split) else type(split).__name__
+        if not isinstance(split, Split) or shapes != expected:
+            raise ConfigError(f"adversary {self.kind.name}: poisoned returned {shapes}, expected {expected}")
         return split
 
     def sent(self, round_: int, client: int, start: Tensors, trained: Tensors) -> dict[str, Tensor]:

@@ -88,13 +88,13 @@ class NormFilter(Filter):
     usual_strength: ClassVar[float] = 3.0
 
     def kept(self, gaps: Gaps) -> list[int]:
-        kept, norms = [], gaps.rms if gaps.norms is None else gaps.norms
+        positions, norms = [], gaps.rms if gaps.norms is None else gaps.norms
         for position, tier in enumerate(gaps.tiers):
             in_tier = torch.tensor([other == tier for other in gaps.tiers])
             sizes, peers = (gaps.rms, in_tier) if int(in_tier.sum()) >= _FEW else (norms, in_tier | True)
             if float(sizes[position]) <= self.strength * float(sizes[peers].quantile(0.5)):
-                kept.append(position)
-        return kept or [int(gaps.rms.argmin())]
+                positions.append(position)
+        return positions or [int(gaps.rms.argmin())]
 
 
 def expected_hostile(share: float, count: int) -> int:

@@ -109,6 +109,6 @@ def losses(module: nn.Module, split: Split, criterion: Criterion) -> np.ndarray:
     """Return the loss of each sample of ``split``: (n,) float64."""
     if not len(split):
         return np.empty(0)
-    given, y = torch.from_numpy(outputs(module, split.taken().x, BATCH_SIZE)), torch.from_numpy(np.array(split.y))
+    predicted, y = torch.from_numpy(outputs(module, split.taken().x, BATCH_SIZE)), torch.from_numpy(np.array(split.y))
     compare = criterion.loss or nn.functional.cross_entropy
-    return np.array([float(compare(given[i : i + 1], y[i : i + 1])) for i in range(len(y))], dtype=np.float64)
+    return np.array([float(compare(predicted[i : i + 1], y[i : i + 1])) for i in range(len(y))], dtype=np.float64)

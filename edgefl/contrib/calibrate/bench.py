@@ -49,15 +49,15 @@ def interleaved(tasks: Mapping[str, Task], seconds: float, least: int = _LEAST) 
     """Run every task once per round, for about ``seconds`` and at least ``least`` rounds, after a warm-up round."""
     for task in tasks.values():
         task()
-    found: dict[str, list[Seconds]] = {name: [] for name in tasks}
+    readings: dict[str, list[Seconds]] = {name: [] for name in tasks}
     started = time.perf_counter()
     rounds, last_s = 0, 0.0
     while rounds < least or time.perf_counter() - started + last_s < seconds:
         begun = time.perf_counter()
         for name, task in tasks.items():
-            found[name].append(task())
+            readings[name].append(task())
         rounds, last_s = rounds + 1, time.perf_counter() - begun
-    return found
+    return readings
 
 
 def clock_of(threads: int) -> Clock:

@@ -93,7 +93,7 @@ def _timed(seconds: float, threads: int | None, notify: Notify) -> tuple[Machine
         copied = _spread(timing.interleaved({"": timing.copy_task()}, left_s * _COPY))
     batches = {name: step.batch_size for name, step in steps.items()}
     of_network = {step.architecture.model: costs[name] for name, step in steps.items()}
-    found = MachineFigures(
+    figures = MachineFigures(
         processor=machine.processor,
         system=machine.system,
         threads=every,
@@ -104,13 +104,15 @@ def _timed(seconds: float, threads: int | None, notify: Notify) -> tuple[Machine
         product=(products[0], products[1]),
         copied=copied.rate(timing.COPIED_BYTES),
         steps={
-            name: [MachineStep(costs[name].work, batches[name], *parts) for parts in found] for name, found in trained.items()
+            name: [MachineStep(costs[name].work, batches[name], *parts) for parts in rounds] for name, rounds in trained.items()
         },
-        inference={name: Inference(of_network[name].inference_of(), *(found[name] for found in inference)) for name in graphs},
+        inference={
+            name: Inference(of_network[name].inference_of(), *(spreads[name] for spreads in inference)) for name in graphs
+        },
         references=tuple(name for name, step in steps.items() if not isinstance(step.architecture, Probe)),
         busy=others.share(),
     )
-    return found, training
+    return figures, training
 
 
 def calibrate(
@@ -168,8 +170,8 @@ def calibrate(
     except ValidationError as error:
         lines = explain_all(error.errors()).splitlines()
         where = f"{rows or out}: the figures are those of no device"
-        told = "; are seconds in seconds, and counts those of one step?" if rows else ""
-        raise ProfileError("\n".join([f"{where}{told}", *(f"  {line}" for line in lines)])) from None
+        question = "; are seconds in seconds, and counts those of one step?" if rows else ""
+        raise ProfileError("\n".join([f"{where}{question}", *(f"  {line}" for line in lines)])) from None
     write_bytes(out, to_toml(values).encode())
     return values, measured
 
@@ -188,16 +190,16 @@ def _check_writable(out: Path) -> None:
 
 def _steps(networks: Mapping[str, Architecture], slow_s: float) -> dict[str, timing.TrainedBench]:
     """Return what is trained: reference networks at two batch sizes, and probes."""
-    found: dict[str, timing.TrainedBench] = {}
+    steps: dict[str, timing.TrainedBench] = {}
     for name, network in networks.items():
         batches = _BATCHES if sum(timing.TrainedBench(network, _BATCHES[0]).task()()) <= slow_s else _FEWER
-        found |= {f"{name} at batch {batch}": timing.TrainedBench(network, batch) for batch in batches}
-    return found | {probe.model: timing.TrainedBench(probe, probe.batch_size) for probe in probes()}
+        steps |= {f"{name} at batch {batch}": timing.TrainedBench(network, batch) for batch in batches}
+    return steps | {probe.model: timing.TrainedBench(probe, probe.batch_size) for probe in probes()}
 
 
 def _spread(readings: timing.Readings) -> MachineSpread:
-    (found,) = readings.values()
-    return MachineSpread.of_seconds([s for (s,) in found])
+    (rounds,) = readings.values()
+    return MachineSpread.of_seconds([s for (s,) in rounds])
 
 
 def _source(machine: Machine, threads: int) -> str:

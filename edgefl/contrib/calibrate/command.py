@@ -105,8 +105,8 @@ def command(
 
 
 def _figures(values: TomlTable, prefix: str = "") -> list[tuple[str, TomlTable]]:
-    found: list[tuple[str, TomlTable]] = []
+    figures: list[tuple[str, TomlTable]] = []
     for key, value in values.items():
         if isinstance(value, dict):
-            found += [(prefix + key, value)] if "value" in value else _figures(value, f"{prefix}{key}.")
-    return found
+            figures += [(prefix + key, value)] if "value" in value else _figures(value, f"{prefix}{key}.")
+    return figures

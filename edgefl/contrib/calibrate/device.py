@@ -76,7 +76,7 @@ class MachineStep:
         return first, second, third
 
     @property
-    def told(self) -> list[Measurement]:
+    def fitted(self) -> list[Measurement]:
         """The parts that costs are fitted to; that of a small update is mostly the call of the optimizer, which is no operation."""
         return [part for at, part in enumerate(self.parts) if at != 1 or self.update_s > self.pass_s / 2]
 
@@ -128,13 +128,13 @@ class MachineFigures:
 
     def typical(self) -> dict[str, MachineStep]:
         """Return every step with the best quartile of its seconds."""
-        found = {}
+        typical = {}
         for name, steps in self.steps.items():
             columns = zip(*((s.pass_s, s.update_s, s.forward_s) for s in steps), strict=True)
-            found[name] = MachineStep(
+            typical[name] = MachineStep(
                 steps[0].work, steps[0].samples, *(MachineSpread.of_seconds(column).value for column in columns)
             )
-        return found
+        return typical
 
     def step_rates(self) -> dict[str, MachineSpread]:
         """Return the MACs per second of every step of a reference network."""
@@ -183,7 +183,7 @@ def _costs(measured: MachineFigures, shape: StepCosts | None) -> tuple[TomlTable
     known = {"input_bytes": 1 / measured.copied.value}  # samples lie in memory here, and are copied into a batch
 
     def fitted(steps: Iterable[MachineStep]) -> tuple[float, ...]:
-        return fit(list(chain.from_iterable(step.told for step in steps)), limits, family, known)
+        return fit(list(chain.from_iterable(step.fitted for step in steps)), limits, family, known)
 
     typical = measured.typical()
     costs = fitted(typical.values())
@@ -196,7 +196,7 @@ def _costs(measured: MachineFigures, shape: StepCosts | None) -> tuple[TomlTable
     ]
     note = f"fitted to {len(typical)} networks"
     trained = table_of(
-        StepCosts, costs, factor_of((step.whole, found) for step, found in elsewhere), measured.source, note, ranges
+        StepCosts, costs, factor_of((step.whole, fit_costs) for step, fit_costs in elsewhere), measured.source, note, ranges
     )
     forward = [cost if key_of(kind) in ForwardCosts.model_fields else 0.0 for kind, cost in zip(KINDS, costs, strict=True)]
     inferences = [Measurement(inference.work, inference.every.value) for inference in measured.inference.values()]
@@ -208,8 +208,8 @@ def _costs(measured: MachineFigures, shape: StepCosts | None) -> tuple[TomlTable
 def factor_of(predictions: Iterable[tuple[Measurement, Sequence[float]]]) -> float:
     """Return the factor within which nine predictions in ten are."""
     ratios = [step.work.seconds(costs) / step.seconds for step, costs in predictions]
-    found = [max(ratio, 1 / ratio) for ratio in ratios]
-    return quantiles(found, n=10, method="inclusive")[-1] if len(found) > 1 else found[0]
+    factors = [max(ratio, 1 / ratio) for ratio in ratios]
+    return quantiles(factors, n=10, method="inclusive")[-1] if len(factors) > 1 else factors[0]
 
 
 def table_of(
@@ -219,8 +219,8 @@ def table_of(
     figures = {}
     for at, kind in enumerate(KINDS):
         if (key := key_of(kind)) in table.model_fields:
-            found = f"; to single rounds: {ranges[at].scaled(1 / unit_of(key))}" if ranges else ""
-            figures[key] = figure(costs[at] / unit_of(key), source, note + found)
+            spread = f"; to single rounds: {ranges[at].scaled(1 / unit_of(key))}" if ranges else ""
+            figures[key] = figure(costs[at] / unit_of(key), source, note + spread)
     left_out = "each predicted without its own steps" if ranges else "those that were fitted"
     return figures | {"error": figure(error, source, f"nine in ten steps of networks are within this factor, {left_out}")}
 

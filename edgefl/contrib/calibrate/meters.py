@@ -123,8 +123,10 @@ class MeterLog:
         rows = self.rows()
         if not span.timed and not any(isinstance(at, str) for at, _ in rows):
             raise InputError(f"{self.path}: expected a column state, idle or training: when the steps were measured is not known")
-        found = [watts for at, watts in rows if (at == span.state if isinstance(at, str) else span.begin_s <= at <= span.end_s)]
-        return _mean(str(self.path), span, found)
+        readings = [
+            watts for at, watts in rows if (at == span.state if isinstance(at, str) else span.begin_s <= at <= span.end_s)
+        ]
+        return _mean(str(self.path), span, readings)
 
     def rows(self) -> list[tuple[float | str, float]]:
         """Return the state or the time of each row, and its watts.

@@ -74,8 +74,8 @@ class _Recurrent(nn.Module):
         self.lstm = nn.LSTM(features, hidden, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.lstm(x)[0]
-        return found
+        outputs: Tensor = self.lstm(x)[0]
+        return outputs
 
 
 class _Mean(nn.Module):

@@ -47,12 +47,12 @@ def power_of(watts: MeterFigures | None, like: DeviceProfile, battery: bool, sou
     if watts is None:
         return _assumed_power(like, battery)
     note = f"{watts.title}: only {watts.part}, not the whole device" if watts.part else watts.title
-    found = {key: figure(getattr(watts, key), source, note) for key in ("idle_w", "load_w")}
+    table = {key: figure(getattr(watts, key), source, note) for key in ("idle_w", "load_w")}
     if watts.part:
-        found["error"] = {"value": STATED_ERROR, "mark": "assumed", "source": source, "note": f"the meter sees only {watts.part}"}
+        table["error"] = {"value": STATED_ERROR, "mark": "assumed", "source": source, "note": f"the meter sees only {watts.part}"}
     if battery and like.power is not None and like.power.battery_wh is not None:
-        found["battery_wh"] = assumed(like.power, like)["battery_wh"]
-    return {"power": found}
+        table["battery_wh"] = assumed(like.power, like)["battery_wh"]
+    return {"power": table}
 
 
 def figure(value: float, source: str, note: str) -> TomlTable:

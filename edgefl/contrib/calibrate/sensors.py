@@ -74,12 +74,12 @@ def _raspberry_pi_5() -> Watts:
     """Return the watts of all rails that the power chip of a Raspberry Pi 5 measures."""
 
     def watts() -> float:
-        told = subprocess.run(_OF_PI_5, capture_output=True, text=True, check=True, timeout=5).stdout
-        found = {kind: dict(re.findall(rf"(\w+)_{kind} \w+\(\d+\)=([\d.]+)", told)) for kind in "AV"}
-        rails = found["A"].keys() & found["V"].keys()
+        text = subprocess.run(_OF_PI_5, capture_output=True, text=True, check=True, timeout=5).stdout
+        readings = {kind: dict(re.findall(rf"(\w+)_{kind} \w+\(\d+\)=([\d.]+)", text)) for kind in "AV"}
+        rails = readings["A"].keys() & readings["V"].keys()
         if not rails:
             raise ValueError("vcgencmd pmic_read_adc names no rail")
-        return sum(float(found["A"][rail]) * float(found["V"][rail]) for rail in rails)
+        return sum(float(readings["A"][rail]) * float(readings["V"][rail]) for rail in rails)
 
     return watts
 

@@ -52,8 +52,8 @@ class Device:
         try:
             return _DEVICE.validate_python(fields)
         except ValidationError as error:
-            told = "; ".join(explain(problem, cls.__dataclass_fields__) for problem in error.errors())
-            raise WireError(f"the answer of a device cannot be read: {told}") from None
+            problems = "; ".join(explain(problem, cls.__dataclass_fields__) for problem in error.errors())
+            raise WireError(f"the answer of a device cannot be read: {problems}") from None
 
 
 _DEVICE = TypeAdapter(Device)
@@ -82,9 +82,9 @@ class Roster:
         """Return the client that ``device`` is; raise :class:`ConfigError` if the run has no place for it."""
         if problem := device.problem or ("" if device.samples else "it has no samples"):
             raise ConfigError(f"device {device.key[:8]}: {problem}")
-        found = next((client for client, known in self.devices.items() if known.key == device.key), None)
-        if found is not None and device.client in (None, found) and self._classes[found] == device.device:
-            client = found
+        earlier = next((client for client, known in self.devices.items() if known.key == device.key), None)
+        if earlier is not None and device.client in (None, earlier) and self._classes[earlier] == device.device:
+            client = earlier
         else:
             client = self._place(device)
         if self.devices.get(client) != device:

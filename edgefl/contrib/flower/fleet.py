@@ -109,21 +109,21 @@ class FlowerFleet:
         In a resumed run, all are those that took part before.
         """
         wanted, began_s = 1 if self._joined else self._before or self._run.config.clients, self.clock_s()
-        told = False
+        announced = False
         while True:
-            found = self._present()
-            if len(found) >= wanted or (found and self.clock_s() - began_s >= self._waits.join_s):
+            devices = self._present()
+            if len(devices) >= wanted or (devices and self.clock_s() - began_s >= self._waits.join_s):
                 self._joined = True
-                return found
-            if not found and self.clock_s() - began_s >= max(self._waits.join_s, self._longest_s):
+                return devices
+            if not devices and self.clock_s() - began_s >= max(self._waits.join_s, self._longest_s):
                 raise EdgeflError(
                     f"no device for {self.clock_s() - began_s:.0f} s; start SuperNodes that have the profiles and the data of the run, "
                     "then continue with resume=true"
                 )
-            if not told and self.clock_s() - began_s >= _PATIENCE_S:
-                missing = f"waiting for {wanted - len(found)} more of {wanted} devices"
+            if not announced and self.clock_s() - began_s >= _PATIENCE_S:
+                missing = f"waiting for {wanted - len(devices)} more of {wanted} devices"
                 self.say(f"{missing}, for at most {self._waits.join_s:g} s" if not self._joined else missing)
-                told = True
+                announced = True
             self._sleep(self._waits.poll_s)
 
     @property
@@ -159,7 +159,7 @@ class FlowerFleet:
             self.say(f"node {node} does not take part: {error}")
             return
         self._nodes = {other: at for other, at in self._nodes.items() if at != node} | {client: node}
-        self._equipped = {key: told for key, told in self._equipped.items() if key[0] != client}
+        self._equipped = {key: short for key, short in self._equipped.items() if key[0] != client}
         self._equipped |= {(client, digest): None for digest in device.setups}
         self._open = {
             message: session for message, session in self._open.items() if session.client != client
@@ -248,7 +248,7 @@ class FlowerFleet:
             problem = str(error) if isinstance(error, WireError) else "; ".join(explain(wrong) for wrong in error.errors())
             return DeviceAnswer(sent.round, Outcome(sent.client, "crashed"), total_s, problem=problem, gone=reply.gone)
         if said.status == "no_setup":  # its owner has emptied its folder; the next round sends the setup again
-            self._equipped = {key: told for key, told in self._equipped.items() if key[0] != sent.client}
+            self._equipped = {key: short for key, short in self._equipped.items() if key[0] != sent.client}
         status = "crashed" if said.status == "no_setup" else said.status
         outcome = Outcome(
             sent.client, status, said.steps, said.train_loss, said.measured_peak_activation_bytes, said.measured_training_memory_bytes,
@@ -270,5 +270,5 @@ def _check_labels(labels: tuple[int, ...] | None, classes: int) -> None:
     """Raise :class:`WireError` unless ``labels`` are some of so many classes, ascending, or a device has said none."""
     if labels is None or are_labels(labels, classes):
         return
-    got = ", ".join(map(str, labels[:20])) or "none"
-    raise WireError(f"labels: got {got}; expected labels from 0 to {classes - 1}, each once, ascending")
+    listed = ", ".join(map(str, labels[:20])) or "none"
+    raise WireError(f"labels: got {listed}; expected labels from 0 to {classes - 1}, each once, ascending")

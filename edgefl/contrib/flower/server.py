@@ -60,11 +60,11 @@ def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
 
 
 def _waits(settings: Mapping[str, Any]) -> Waits:
-    found = {name: settings.get(f"{name}-s", getattr(Waits, f"{name}_s")) for name in ("join", "start")}
-    for name, value in found.items():
+    seconds = {name: settings.get(f"{name}-s", getattr(Waits, f"{name}_s")) for name in ("join", "start")}
+    for name, value in seconds.items():
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ConfigError(f"{name}-s: got {value!r}, expected seconds, a number from 0")
-    return Waits(*map(float, found.values()))
+    return Waits(*map(float, seconds.values()))
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
@@ -115,11 +115,11 @@ class Watch:
         for name, value in record.accuracy.items():
             if drop_of(best.get(name, value), value, record.metric) > self.max_drop:
                 model = "the global model" if name == "global" else f"the model of tier {name}"
-                told = (
+                scores = (
                     f"{record.metric.name} {value:.4f}, {best[name]:.4f} at best, more than max-drop allows ({self.max_drop:g})"
                 )
                 raise EdgeflError(
-                    f"round {record.round}: {model} gets worse on held-out data: {told}; find out which devices send such updates, then "
+                    f"round {record.round}: {model} gets worse on held-out data: {scores}; find out which devices send such updates, then "
                     "begin anew, or continue with resume=true and a larger max-drop"
                 )
         self.before = [best, dict(record.accuracy)]
@@ -133,8 +133,8 @@ def _told(record: RoundRecord) -> None:
             _LOG.info(
                 "round %d: the update of client %d was left out by the defence%s", record.round, client.expected.client, far
             )
-    found = record.accuracy.get("global")
-    accuracy = "" if found is None else f", {record.metric.name} {found:.4f}"
+    score = record.accuracy.get("global")
+    accuracy = "" if score is None else f", {record.metric.name} {score:.4f}"
     statuses = [client.status for client in record.clients]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     _LOG.info("round %d: %.1f s, %s%s", record.round, record.round_s, counts, accuracy)

@@ -14,10 +14,10 @@ from edgefl.util.files import write_bytes
 @view("twin")
 def show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
     """Print the comparison of the summaries and rounds of ``both`` runs, and write its page into ``out``."""
-    found = twin_of(both[0], both[1])
+    twin = twin_of(both[0], both[1])
     if out is not None:
-        write_bytes(out / "compare.html", twin_page(found).encode())
+        write_bytes(out / "compare.html", twin_page(twin).encode())
     if as_json:
-        echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(twin.to_dict(), indent=2))
     else:
-        show_result(twin_table(found))
+        show_result(twin_table(twin))

@@ -84,8 +84,8 @@ def twin_of(real: tuple[AnySummary, Sequence[RoundLine]], simulated: tuple[AnySu
     for (_, rounds), wanted, place in ((real, True, "first"), (simulated, False, "second")):
         if of_devices(rounds) != wanted:
             kinds = "a run with real devices", "a simulation"
-            got, expected = kinds if not wanted else kinds[::-1]
-            raise InputError(f"compare: the {place} folder: got {got}, expected {expected}; give REAL first, then SIMULATED")
+            actual, expected = kinds if not wanted else kinds[::-1]
+            raise InputError(f"compare: the {place} folder: got {actual}, expected {expected}; give REAL first, then SIMULATED")
     tiers = [[row.tier for row in summary.tiers] for summary, _ in (real, simulated)]
     metric, other = (summary.metric for summary, _ in (real, simulated))
     pairs = [(key, *(getattr(summary, key) for summary, _ in (real, simulated))) for key in _SAME]
@@ -95,16 +95,16 @@ def twin_of(real: tuple[AnySummary, Sequence[RoundLine]], simulated: tuple[AnySu
             f"compare: the runs differ: {'; '.join(different)}; simulate the configuration of the real run (its config.toml)"
         )
     groups = [_grouped(rounds) for _, rounds in (real, simulated)]
-    keys = sorted({key for found in groups for key in found})
-    rows = (TwinRow(*key, *(_sessions(found.get(key, [])) for found in groups)) for key in keys)
+    keys = sorted({key for sessions in groups for key in sessions})
+    rows = (TwinRow(*key, *(_sessions(sessions.get(key, [])) for sessions in groups)) for key in keys)
     return Twin(tuple(rows), _whole(*real), _whole(*simulated), metric)
 
 
 def _grouped(rounds: Sequence[RoundLine]) -> dict[tuple[str, float], list[ClientLine]]:
-    found: dict[tuple[str, float], list[ClientLine]] = {}
+    sessions: dict[tuple[str, float], list[ClientLine]] = {}
     for client in clients_of(rounds):
-        found.setdefault((client.device, client.tier or 0.0), []).append(client)
-    return found
+        sessions.setdefault((client.device, client.tier or 0.0), []).append(client)
+    return sessions
 
 
 def _sessions(clients: Sequence[ClientLine]) -> Sessions:

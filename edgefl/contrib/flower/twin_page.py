@@ -60,10 +60,10 @@ def _bars(
     """Return bars in parts, two for each device and tier."""
     places = slots([(_name(row), ["real", "simulated"]) for row in rows])
     bars = [
-        {"slot": slot, "series": series, "value": value, "told": f"{_name(row)}, {side}, {series}: {told}"}
+        {"slot": slot, "series": series, "value": value, "told": f"{_name(row)}, {side}, {series}: {text}"}
         for row, own in zip(rows, places.of, strict=True)
         for side, slot in zip(("real", "simulated"), own, strict=True)
-        for series, (value, told) in parts(getattr(row, side)).items()
+        for series, (value, text) in parts(getattr(row, side)).items()
     ]
     spec = layered({"step": 24}, stacked(bars, looks, True, x=number("value", axis, tickCount=5), y=places.y), places.heads)
     return Chart(key, title, sentence, spec)
@@ -80,8 +80,8 @@ def _ratio(row: TwinRow) -> float:
 def _wholes(twin: Twin) -> list[tuple[str, str, str]]:
     """Return what the runs took as a whole: a name, the real figure and the simulated one."""
 
-    def line(name: str, told: Callable[[WholeRun], str]) -> tuple[str, str, str]:
-        return name, told(twin.real), told(twin.simulated)
+    def line(name: str, text: Callable[[WholeRun], str]) -> tuple[str, str, str]:
+        return name, text(twin.real), text(twin.simulated)
 
     return [
         line("rounds", lambda of: str(of.rounds)),

@@ -61,8 +61,8 @@ class GridLink:
 
     def replies(self, sent: Collection[str]) -> dict[str, Reply]:
         """Return number → answer of the messages that have been answered."""
-        found = self._grid.pull_messages(sent) if sent else ()
-        return {message.metadata.reply_to_message_id: _reply(message) for message in found}
+        messages = self._grid.pull_messages(sent) if sent else ()
+        return {message.metadata.reply_to_message_id: _reply(message) for message in messages}
 
 
 def packed(fields: MessageFields, blobs: Mapping[str, bytes]) -> RecordDict:
@@ -74,8 +74,8 @@ def packed(fields: MessageFields, blobs: Mapping[str, bytes]) -> RecordDict:
 def _reply(message: Message) -> Reply:
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines()
-        told = f"Flower's error {message.error.code}{f', {lines[-1]}' if lines else ''}"
-        return Reply(error=told, gone=message.error.code == ErrorCode.NODE_UNAVAILABLE)
+        problem = f"Flower's error {message.error.code}{f', {lines[-1]}' if lines else ''}"
+        return Reply(error=problem, gone=message.error.code == ErrorCode.NODE_UNAVAILABLE)
     try:
         fields = json.loads(str(message.content.config_records[_TEXT][_JSON]))
         blobs = {name: array.data for name, array in message.content.array_records[_BLOBS].items()}

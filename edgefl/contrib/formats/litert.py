@@ -25,8 +25,8 @@ def litert(network: nn.Module, sample: tuple[Tensor, ...]) -> Converted:
     types = {name: about["dtype"] for name, about in signature.get_input_details().items()}  # int32 for int64
 
     def run(inputs: tuple[Array, ...]) -> Array:
-        given = {f"args_{number}": x for number, x in enumerate(inputs)}
-        (output,) = signature(**{name: x.astype(types[name]) for name, x in given.items()}).values()
+        named = {f"args_{number}": x for number, x in enumerate(inputs)}
+        (output,) = signature(**{name: x.astype(types[name]) for name, x in named.items()}).values()
         return output
 
     return Converted(content, run, f"litert-torch {version('litert-torch')}")

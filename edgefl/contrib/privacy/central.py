@@ -87,7 +87,7 @@ class Central:
         shapes = {tier: upload_shapes(method, state.architecture, tier) for tier in self.clients}
         once = folds(method) and len(set(bounds.values())) == 1
         shared = self._once(state, shapes, sent, max(bounds.values()), draw) if once else {}
-        found = {}
+        updates = {}
         for tier, clients in self.clients.items():
             total, rng = sums.get(tier), draw(f"privacy {tier.label}")
             parts = {} if total is None else {name: part.value() for name, part in total.parts().items()}
@@ -103,8 +103,8 @@ class Central:
                 else:
                     noise = gaussian(shape, self.sum_multiplier * bounds[tier], rng) / clients
                 tensors[name] = (start + change / clients + noise).float()
-            found[tier] = Update(NOBODY, tier, tensors, sent[tier].places, 1)
-        return found
+            updates[tier] = Update(NOBODY, tier, tensors, sent[tier].places, 1)
+        return updates
 
     def _once(
         self,
@@ -135,21 +135,23 @@ class Central:
         """
         if not self.adaptive:
             return {}
-        found, rng = {}, draw("privacy counts")
+        bounds, rng = {}, draw("privacy counts")
         for tier, clients in self.clients.items():
             bound = clipping.bound(memory, tier)
             total = sum((norm <= bound) - 0.5 for norm in norms.get(tier, ())) + float(rng.standard_normal()) * self.count_std
             within = total / clients + 0.5
-            found[CLIP + tier.label] = torch.tensor(adapted(bound, within, clipping.quantile, clipping.rate), dtype=torch.float64)
-        return found
+            bounds[CLIP + tier.label] = torch.tensor(
+                adapted(bound, within, clipping.quantile, clipping.rate), dtype=torch.float64
+            )
+        return bounds
 
 
 def weighed(
     method: Method, state: GlobalState, clients: Mapping[Tier, int], updates: Mapping[Tier, Update]
 ) -> dict[Tier, TierSum]:
     """Return the sum of each tier, whose update counts for so many ``clients``."""
-    found: dict[Tier, TierSum] = {}
+    sums: dict[Tier, TierSum] = {}
     for tier, update in updates.items():
-        found[tier] = tier_sum(method, state.architecture, tier)
-        found[tier].add(update, clients[tier])
-    return found
+        sums[tier] = tier_sum(method, state.architecture, tier)
+        sums[tier].add(update, clients[tier])
+    return sums

@@ -100,8 +100,8 @@ class Spending(Feature):
 
     def epsilon(self, rounds: int) -> float:
         """Return ε(δ) after so many rounds for a client that takes part in each, rounded up to four decimals."""
-        found = epsilon(self.privacy.noise_multiplier, rounds * self.releases, self.privacy.delta, self.sampling)
-        return math.ceil(found * 1e4) / 1e4
+        spent = epsilon(self.privacy.noise_multiplier, rounds * self.releases, self.privacy.delta, self.sampling)
+        return math.ceil(spent * 1e4) / 1e4
 
     def observed(self, round_: int) -> dict[str, Any]:
         """Return the figures of a round's record."""
@@ -150,12 +150,12 @@ def spending_of(config: RunConfig, conditions: Conditions) -> Spending | None:
     start = config.clip_start if clip == "adaptive" else clip
     assert isinstance(start, float)  # checked with the configuration
     promise = Privacy(own.privacy, start, noise, own.delta)
-    found = Spending(promise, releases, sampling, unsampled, clip == "adaptive")
-    if target is not None and (spent := found.epsilon(config.rounds)) > target * _OVER:
+    spending = Spending(promise, releases, sampling, unsampled, clip == "adaptive")
+    if target is not None and (spent := spending.epsilon(config.rounds)) > target * _OVER:
         raise ConfigError(
             f"noise_multiplier: {noise:g} spends ε = {spent:g} in {config.rounds} rounds, over target_epsilon {target:g}; give one of them"
         )
-    return found
+    return spending
 
 
 def _sampling(config: RunConfig, conditions: Conditions) -> tuple[Sampling | None, str]:

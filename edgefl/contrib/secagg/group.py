@@ -66,10 +66,10 @@ class MaskedGroup:
     def add_shares(self, member: int, shares: bytes) -> None:
         """Stage 2: take a client's sealed shares, one for each neighbour that sent keys."""
         self._once(member, self._sealed, self._keys)
-        found = read(shares, SEALED_BYTES)
-        if found.keys() != self.graph[member] & self._keys.keys():
+        sealed = read(shares, SEALED_BYTES)
+        if sealed.keys() != self.graph[member] & self._keys.keys():
             raise ProtocolError(f"client {member}: shares for other clients than its neighbours")
-        self._sealed[member] = found
+        self._sealed[member] = sealed
 
     def shares_for(self, member: int) -> bytes:
         """Return the sealed shares that a client's neighbours sent for it."""
@@ -88,10 +88,10 @@ class MaskedGroup:
     def add_answer(self, member: int, answer: bytes) -> None:
         """Stage 4: take a client's shares."""
         self._once(member, self._answers, self._vectors)
-        found = read(answer, SHARE_BYTES)
-        if found.keys() != (self.graph[member] & self._sealed.keys()) | {member}:
+        own = read(answer, SHARE_BYTES)
+        if own.keys() != (self.graph[member] & self._sealed.keys()) | {member}:
             raise ProtocolError(f"client {member}: shares about other clients than its neighbours")
-        self._answers[member] = found
+        self._answers[member] = own
 
     def total(self) -> Values:
         """Return the sum of the vectors, modulo 2ᵇ, without masks.
@@ -124,7 +124,7 @@ class MaskedGroup:
                 total -= expanded(seed, self.count)
 
     def _secret_of(self, member: int) -> bytes:
-        shares = {holder: found[member] for holder, found in self._answers.items() if member in found}
+        shares = {holder: own[member] for holder, own in self._answers.items() if member in own}
         return recovered(shares, self.threshold)
 
     def _once(self, member: int, done: object, before: object) -> None:

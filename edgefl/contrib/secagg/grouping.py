@@ -55,13 +55,13 @@ class Grouping:
         """Return the shares that give a secret in a group of so many members."""
         return threshold_of(self.rules.neighbours_in(members), self.rules.threshold)
 
-    def sessions(self, turn: int, found: Sequence[Session]) -> list[Expected]:
+    def sessions(self, turn: int, sessions: Sequence[Session]) -> list[Expected]:
         """Return what is expected of clients that agree on masks in groups, in their order; their last stage is not included yet."""
         of_tier: dict[Tier, list[Session]] = {}
-        for session in found:
+        for session in sessions:
             if session.whole.tier is not None and session.whole.timing is not None:
                 of_tier.setdefault(session.whole.tier, []).append(session)
-        ended = {session.whole.client: session.whole for session in found}
+        ended = {session.whole.client: session.whole for session in sessions}
         for tier, own in of_tier.items():
             sizes = self.rules.sizes(len(own))
             if not sizes:
@@ -70,7 +70,7 @@ class Grouping:
             for number, size in enumerate(sizes):
                 members, drawn = drawn[:size], drawn[size:]
                 ended |= self._group(turn, (tier, number), [own[place] for place in sorted(members)])
-        return [ended[session.whole.client] for session in found]
+        return [ended[session.whole.client] for session in sessions]
 
     def _not_asked(self, session: Session, clients: int) -> Expected:
         whole = session.whole
@@ -95,8 +95,8 @@ class Grouping:
         ended = {}
         for member in members:
             client = member.whole.client
-            known, got = len(graph[client] & keys), len(graph[client] & agreed)
-            first, second, _ = (RoundTrip(*stage) for stage in stages(known, got, 0))
+            known, sharing = len(graph[client] & keys), len(graph[client] & agreed)
+            first, second, _ = (RoundTrip(*stage) for stage in stages(known, sharing, 0))
             took = (first, second) if client in agreed else (first,) if client in keys else ()
             grouped = Grouped(key[1], took, seconds[client][2], "secure", client in agreed)
             waited_s = agree_s if client in agreed else first_s if client in keys else 0.0
@@ -150,11 +150,11 @@ class Grouping:
 
     def quota(self, expected: Iterable[Expected], over_selection: float, wanted: int) -> "_Vectors":
         """Return how many vectors of each group count: as many as were asked, divided by the over-selection, if so many agreed."""
-        found = {}
+        counts = {}
         for key, members in groups_in(expected).items():
             agreed = sum(m.grouped is not None and m.grouped.agreed for m in members)
-            found[key] = min(agreed, ceil(round(len(members) / over_selection, 6)))
-        return _Vectors(found)
+            counts[key] = min(agreed, ceil(round(len(members) / over_selection, 6)))
+        return _Vectors(counts)
 
     def _line(self, key: Key, end: "Ending", records: Sequence[ClientRecord]) -> Observed:
         """Return what a round's record says about a group; bytes are those of all messages but the masked vectors."""
@@ -225,11 +225,11 @@ class Ending(NamedTuple):
 
 def groups_in(expected: Iterable[Expected]) -> dict[Key, list[Expected]]:
     """Return the groups of a round, each with its members."""
-    found: dict[Key, list[Expected]] = {}
+    groups: dict[Key, list[Expected]] = {}
     for session in expected:
         if session.grouped is not None and session.tier is not None:
-            found.setdefault((session.tier, session.grouped.group), []).append(session)
-    return found
+            groups.setdefault((session.tier, session.grouped.group), []).append(session)
+    return groups
 
 
 def _barrier(seconds: Iterable[float], all_answer: bool, limit_s: float) -> float:

@@ -97,8 +97,10 @@ class Member:
             raise ProtocolError(f"client {min(strangers)} is no neighbour of client {self.number}")
         if len(present) + 1 < self.threshold:
             raise ProtocolError(f"vectors of {len(present)} neighbours, expected at least {self.threshold - 1}")
-        found = {peer: shares[SHARE_BYTES:] if peer in present else shares[:SHARE_BYTES] for peer, shares in self._held.items()}
-        return written({**found, self.number: self._own}.items())
+        revealed = {
+            peer: shares[SHARE_BYTES:] if peer in present else shares[:SHARE_BYTES] for peer, shares in self._held.items()
+        }
+        return written({**revealed, self.number: self._own}.items())
 
     def _sealing(self, keys: bytes, sender: int, receiver: int) -> bytes:
         return agreed(self._channel, keys[:KEY_BYTES], purpose_of(self.context, "share", sender, receiver))

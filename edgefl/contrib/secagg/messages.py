@@ -42,10 +42,10 @@ def read(message: bytes, content_bytes: int) -> dict[int, bytes]:
     size = NUMBER_BYTES + content_bytes
     if len(message) % size:
         raise ProtocolError(f"a message of {len(message)} bytes, expected a multiple of {size}")
-    found = dict(_entries(message, size))
-    if list(found) != sorted(found) or len(found) != len(message) // size:
+    contents = dict(_entries(message, size))
+    if list(contents) != sorted(contents) or len(contents) != len(message) // size:
         raise ProtocolError("a message with clients that are listed twice or out of order")
-    return found
+    return contents
 
 
 def _entries(message: bytes, size: int) -> Iterator[tuple[int, bytes]]:

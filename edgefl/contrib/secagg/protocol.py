@@ -73,15 +73,15 @@ class SecureAggregation:
             return None
         if protocol not in PROTOCOLS:
             raise ValueError(f"got {text}, expected off, secagg or secagg+, with parameters as in secagg+:neighbours=12,bits=24")
-        given: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for part in rest.split(",") if rest else ():
             name, equals, value = part.partition("=")
             if name not in _KINDS or (name == "neighbours" and protocol == "secagg"):
                 raise ValueError(f"{name or text}: {_unknown(name, protocol)}")
-            if not equals or name in given:
+            if not equals or name in parameters:
                 raise ValueError(f"{name}: expected {name}=VALUE, once")
-            given[name] = _read(name, value)
-        return replace(cls(protocol), **given)
+            parameters[name] = _read(name, value)
+        return replace(cls(protocol), **parameters)
 
     def neighbours_in(self, members: int) -> int:
         """Return how many neighbours each client has in a group of so many members."""

@@ -67,15 +67,15 @@ class SecureSums:
 
     def sums(self, sent: Callable[[Tier], Submodel]) -> dict[Tier, TierSum]:
         """Return the sum of every tier in which a group could unmask its sum; ``sent`` returns the tiers' sub-models."""
-        found: dict[Tier, TierSum] = {}
+        sums: dict[Tier, TierSum] = {}
         for (tier, _), group in self._groups.items():
             if (total := group.unmasked(sent)) is None:
                 continue
-            if tier in found:
-                found[tier].merge(total)
+            if tier in sums:
+                sums[tier].merge(total)
             else:
-                found[tier] = total
-        return found
+                sums[tier] = total
+        return sums
 
     def _group(self, session: Expected) -> "_Group":
         assert session.tier is not None  # only clients of a group are sent a job
@@ -127,10 +127,10 @@ class _Group:
         parts = dict(zip(names, flat.split([torch.Size(total.shapes[name]).numel() for name in names]), strict=True))
         summed = []
         for name, shape in total.shapes.items():
-            given, part = sent.tensors.get(name), parts[name].view(shape)
-            if given is not None and given.shape == part.shape:
+            start, part = sent.tensors.get(name), parts[name].view(shape)
+            if start is not None and start.shape == part.shape:
                 of_row = torch.tensor(labels).view(-1, *[1] * (part.dim() - 1)) if name in total.by_label else weight
-                part = part + given.double() * of_row
+                part = part + start.double() * of_row
             summed.append(part.reshape(-1))
         sums = ExactSum.zeros((len(flat),))
         if summed:

@@ -30,13 +30,13 @@ def shared(secret: bytes, threshold: int, holders: Iterable[int], draw: Draw) ->
         int.from_bytes(secret, "big"),
         *(int.from_bytes(draw(SHARE_BYTES + 16), "big") % PRIME for _ in range(threshold - 1)),
     ]
-    found = {}
+    shares = {}
     for holder in holders:
         value = 0
         for coefficient in reversed(coefficients):
             value = (value * (holder + 1) + coefficient) % PRIME
-        found[holder] = value.to_bytes(SHARE_BYTES, "big")
-    return found
+        shares[holder] = value.to_bytes(SHARE_BYTES, "big")
+    return shares
 
 
 def recovered(shares: Mapping[int, bytes], threshold: int) -> bytes:

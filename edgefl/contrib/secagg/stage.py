@@ -67,8 +67,8 @@ class SecureGroups(Masked):
             most = self.most if turn.method.weighs_samples else 1
             return SecureSums(turn.method, turn.model.architecture, self.grouping, most, turn.number, turn.asked)
 
-        found: SecureSums = turn.notes(self, groups)
-        return found
+        sums: SecureSums = turn.notes(self, groups)
+        return sums
 
 
 def secured(cost: Cost, method: Method, architecture: Architecture, tier: Tier, rules: SecureAggregation, clients: int) -> Cost:

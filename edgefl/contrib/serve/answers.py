@@ -74,11 +74,11 @@ def answer(request: h11.Request, table: Mapping[str, ServedFile], names: Set[str
     """
     if request.http_version not in (b"1.0", b"1.1"):
         return error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 only")
-    given = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+    headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
     # A proxy before this server may take the other one (RFC 9112, section 6.1).
-    if {"content-length", "transfer-encoding"} <= given.keys():
+    if {"content-length", "transfer-encoding"} <= headers.keys():
         return error(HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding at once")
-    authority, target = _parts(request.target.decode("ascii"), given.get("host", ""))
+    authority, target = _parts(request.target.decode("ascii"), headers.get("host", ""))
     if authority not in names:
         return error(HTTPStatus.MISDIRECTED_REQUEST, f"this server is {url}")
     if request.method not in (b"GET", b"HEAD"):
@@ -87,14 +87,14 @@ def answer(request: h11.Request, table: Mapping[str, ServedFile], names: Set[str
     if served is None:
         return error(HTTPStatus.NOT_FOUND, "no such file")
     tag = f'"{served.sha256}"'
-    if "if-match" in given and not _matches(given["if-match"], tag):
+    if "if-match" in headers and not _matches(headers["if-match"], tag):
         return error(HTTPStatus.PRECONDITION_FAILED, "the file has another ETag", ETag=tag)
-    if _matches(given.get("if-none-match", ""), tag):
+    if _matches(headers.get("if-none-match", ""), tag):
         return HttpAnswer(HTTPStatus.NOT_MODIFIED, {"ETag": tag})
     head = {"Content-Type": served.content_type, "ETag": tag, "Accept-Ranges": "bytes"}
-    if "range" in given and request.method == b"GET" and given.get("if-range", tag) == tag:
+    if "range" in headers and request.method == b"GET" and headers.get("if-range", tag) == tag:
         size_bytes = served.size_bytes
-        span = _span(given["range"], size_bytes)
+        span = _span(headers["range"], size_bytes)
         if span == (0, 0):
             text = f"the file has {size_bytes} bytes"
             return error(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, text, **{"Content-Range": f"bytes */{size_bytes}"})
