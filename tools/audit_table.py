@@ -17,6 +17,7 @@ from counters.markdown import arguments, publish, table
 
 from edgefl import RunConfig, simulate
 from edgefl.contrib.audit.audit import audit
+from edgefl.run.feature import Json
 from edgefl.util.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "audit.json"
@@ -40,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CANARIES = 200
 
 
-def audited(keys: dict[str, Any]) -> dict[str, Any]:
+def audited(keys: dict[str, Any]) -> Json:
     """Return the audit of a run with these keys, as JSON has it."""
     with tempfile.TemporaryDirectory() as folder:
         result = simulate(RunConfig.of({**BASE, **keys}), Path(folder) / "run", on_round=lambda record: None)

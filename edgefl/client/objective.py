@@ -6,7 +6,7 @@ file in ``edgefl/client/objectives/`` with a class decorated ``@objective("name"
 :mod:`edgefl.methods.axes`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
@@ -84,7 +84,7 @@ class Objective:
         """Return name → zeros of ``shapes``, which a client stores before its first round."""
         return {MEMORY + name: torch.zeros(shape) for name, shape in shapes.items()} if self.remembers else {}
 
-    def attach(self, module: nn.Module, names: Mapping[str, object], memory: Tensors, control: Tensors) -> None:
+    def attach(self, module: nn.Module, names: Container[str], memory: Tensors, control: Tensors) -> None:
         """Add w₀ and s of the parameters ``names`` to ``module`` as buffers, which are counted as memory but not sent."""
         for name, parameter in module.named_parameters() if self.adds else ():
             if name not in names:

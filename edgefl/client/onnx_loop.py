@@ -1,7 +1,6 @@
 """The local training loop with steps by onnxruntime, on the same batches as :func:`edgefl.client.loop.train`, in the same order."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from edgefl.client.training import Training
 from edgefl.models.base import named_tensors
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES, Roles, sum_input
 from edgefl.onnxgrad.session import OutOfMemoryError
-from edgefl.onnxgrad.stepper import StepGraphs, Stepper, peak_bytes
+from edgefl.onnxgrad.stepper import Arrays, StepGraphs, Stepper, peak_bytes
 from edgefl.util.fields import named
 
 
@@ -76,7 +75,7 @@ def held_bytes(roles: Roles, bytes_of: Mapping[str, int], optimizer: str, parts:
 
 
 def _metered(
-    graphs: StepGraphs, stepper: Stepper, arrays: Mapping[str, Any], batch: Sequence[np.ndarray], kind: int, micro: int | None
+    graphs: StepGraphs, stepper: Stepper, arrays: Arrays, batch: Sequence[np.ndarray], kind: int, micro: int | None
 ) -> int:
     """Return onnxruntime's peak bytes in such a step, in all graphs that it runs, measured once for each graph and batch size."""
     feed = dict(zip(graphs.roles.batch, (array[:micro] for array in batch), strict=True))

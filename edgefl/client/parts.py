@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +85,7 @@ class Parts:
         return network.train()
 
     @cached_property
-    def unset(self) -> list[tuple[dict[str, Any], str]]:
+    def unset(self) -> list[tuple[dict[str, Tensor | None], str]]:
         """The buffers of :meth:`network` that are None until its ``forward`` sets them: every client begins without them."""
         return unset_buffers(self._network)
 

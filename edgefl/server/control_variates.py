@@ -1,6 +1,6 @@
 """The server's half of objectives with memory (SCAFFOLD, FedDyn), in the coordinates of the global state."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -29,7 +29,7 @@ class Control:
     _sums: dict[str, Tensor] = field(default_factory=dict)
     _covered: dict[str, Tensor] = field(default_factory=dict)
 
-    def variates(self, submodel: Submodel, names: Mapping[str, object]) -> dict[str, Tensor]:
+    def variates(self, submodel: Submodel, names: Iterable[str]) -> dict[str, Tensor]:
         """Return the control variates of the parameters ``names`` of a sub-model, to be sent with it."""
         if not self.objective.controls:
             return {}
@@ -41,7 +41,7 @@ class Control:
             variates[CONTROL + name] = zeros if control is None else control[place.index].clone()
         return variates
 
-    def add(self, submodel: Submodel, names: Mapping[str, object], tensors: Mapping[str, Tensor], state: GlobalState) -> None:
+    def add(self, submodel: Submodel, names: Iterable[str], tensors: Mapping[str, Tensor], state: GlobalState) -> None:
         """Add one client's answer to the round's sums: its control variates, or how far it moved."""
         for name in names if self.objective.remembers else ():
             place = submodel.places[name]

@@ -17,6 +17,7 @@ from edgefl.contrib.audit.membership import Membership, attacked
 from edgefl.errors import CheckpointError
 from edgefl.registry import features
 from edgefl.rng import generator
+from edgefl.run.feature import Json
 from edgefl.run.finished import finished
 from edgefl.run.folder import FED_ROUND, Notify, RunFolder
 from edgefl.run.trained import Trained
@@ -70,7 +71,7 @@ class Audit:
         """Whether more was measured than is accounted."""
         return any(leak.exceeds for leak in self.leaks)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the audit as JSON has it."""
         return {**asdict(self), "exceeds": self.exceeds}
 

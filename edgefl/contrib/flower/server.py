@@ -6,8 +6,8 @@ from contextlib import chdir, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from flwr.app import UserConfig
 from flwr.serverapp import Grid
 
 from edgefl.config import RunConfig
@@ -28,7 +28,7 @@ MAX_FALL = 0.1
 """So much may a model be worse than the best before it, by default: a run that nobody watches is not ended by a round of few devices."""
 
 
-def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
+def serve(grid: Grid, settings: UserConfig, config: Path) -> None:
     """Train the run of the TOML file ``config`` with the devices of ``grid``.
 
     ``settings`` is the run configuration of the app: ``out``, ``files``, ``resume``, ``join-s``, ``start-s`` and ``max-drop``.
@@ -59,7 +59,7 @@ def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
     _LOG.info("run folder: %s (%s)", result.folder, result.contents)
 
 
-def _waits(settings: Mapping[str, Any]) -> Waits:
+def _waits(settings: UserConfig) -> Waits:
     seconds = {name: settings.get(f"{name}-s", getattr(Waits, f"{name}_s")) for name in ("join", "start")}
     for name, value in seconds.items():
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
@@ -84,7 +84,7 @@ def connected(link: FlowerLink, waits: Waits, run: Run, folder: Path) -> RunOne:
     return partial(fleet_round, FlowerFleet(link, run, folder, waits, _LOG.info))
 
 
-def _max_drop(settings: Mapping[str, Any]) -> float:
+def _max_drop(settings: UserConfig) -> float:
     value = settings.get("max-drop", MAX_FALL)
     if not isinstance(value, int | float) or not value >= 0:
         raise ConfigError(f"max-drop: got {value!r}, expected a number from 0, such as 0.1 for 10 points of accuracy")

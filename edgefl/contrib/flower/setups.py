@@ -90,14 +90,13 @@ def task_for(run: Run, submodel: Submodel) -> Setup:
 def _sealed(run: Run, tier: Tier, files: Mapping[str, bytes], **parts: Any) -> Setup:
     data = run.data
     entry = {"label": tier.label, "forward": "", "batch_size": run.config.batch_size, "variants": [], **parts}
-    manifest: dict[str, Any] = {
+    manifest = {
         "format_version": FORMAT_VERSION, "manifest_sha256": UNSEALED, "round": 0,
         **about_inputs(run.inputs, data.preprocessing), "classes": run.architecture.classes,
         "class_names": list(data.class_names), "tiers": [entry],
         "files": {path: {"sha256": sha256(content), "bytes": len(content)} for path, content in sorted(files.items())},
+        **({} if data.target_shape is None else {"target_shape": list(data.target_shape)}),
     }  # fmt: skip
-    if data.target_shape is not None:
-        manifest["target_shape"] = list(data.target_shape)
     text = json.dumps(manifest).encode()
     digest = sha256(text)
     return Setup(digest, {MANIFEST: text.replace(UNSEALED.encode(), digest.encode(), 1), **files})

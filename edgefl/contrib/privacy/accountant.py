@@ -20,7 +20,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgefl.contrib.privacy.guarantee import Sampling
 from edgefl.errors import ConfigError
@@ -125,13 +125,11 @@ def _subsampled(noise_multiplier: float, sampling: Sampling) -> PrivacyLossDistr
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution
 
-    event: dict[str, Any] = {
-        "dataset_size": sampling.population,
-        "sampling_probability": 1.0,
-        "truncated_batch_size": sampling.drawn,
-        "noise_multiplier": noise_multiplier,
-    }
-    replaced = dp_accounting.NeighboringRelation.REPLACE_ONE
     return privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
-        **event, value_discretization_interval=INTERVAL, neighboring_relation=replaced
+        dataset_size=sampling.population,
+        sampling_probability=1.0,
+        truncated_batch_size=sampling.drawn,
+        noise_multiplier=noise_multiplier,
+        value_discretization_interval=INTERVAL,
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
     )

@@ -1,10 +1,10 @@
 """The secure sums of a run: how many groups of each tier could be summed, why others could not, and what their messages took."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from edgefl.contrib.secagg.records import OfSums, SecureSum
+from edgefl.records import Observed
 from edgefl.registry import section
 from edgefl.report.added import added
 from edgefl.report.round_lines import RoundLine
@@ -14,19 +14,16 @@ from edgefl.report.tables import Column, PlainTable, cell, under
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_seconds
 
-_Observed = Mapping[str, Any]
-"""What the run's stage of secure aggregation observed of one group."""
-
 
 def secure_sums(rounds: Sequence[RoundLine]) -> tuple[SecureSum, ...]:
     """Return the secure sums of each tier, largest first; none if updates were sent plain."""
-    of_tier: dict[float, list[_Observed]] = {}
+    of_tier: dict[float, list[Observed]] = {}
     for line in (line for record in rounds for line in record.observed.get("secure_aggregation", ())):
         of_tier.setdefault(line["tier"], []).append(line)
     return tuple(_of(tier, of_tier[tier]) for tier in sorted(of_tier, reverse=True))
 
 
-def _of(tier: float, lines: Sequence[_Observed]) -> SecureSum:
+def _of(tier: float, lines: Sequence[Observed]) -> SecureSum:
     groups = [line for line in lines if line["group"] is not None]
     count = max(1, len(groups))
     return SecureSum(
