@@ -10,6 +10,7 @@ from edgefl.cli.names import check_names, check_run
 from edgefl.cli.options import complete_name, option, options_of, plugin_option, stacked
 from edgefl.cli.param_types import Listed, NetworkOfTier, NumberOr, Within, by_tier
 from edgefl.config import FLAGS, RunConfig
+from edgefl.config.field import KeyValues
 from edgefl.registry import models
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +34,7 @@ def run_flags(
     return stacked(*(_flag(key, section, (defaults or {}).get(key)) for key in wanted))
 
 
-def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+def given(flags: KeyValues) -> dict[str, Any]:
     """Return the flags that were given."""
     return {key: value for key, value in flags.items() if value is not None}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from edgefl.config.keys import CoreKeys
+from edgefl.config.group import CoreKeys
 from edgefl.registry import defences, engines, objectives
 
 

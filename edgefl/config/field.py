@@ -1,6 +1,6 @@
 """The parts of a key of a run's configuration: its type, its bounds, its flag on the command line."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
@@ -14,6 +14,8 @@ from edgefl.util.units import parse_amount
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
+KeyValues = Mapping[str, Any]
+"""Keys of a run with the values that a file or flags give them, not checked yet."""
 
 
 def _seconds(value: Any) -> Any:

@@ -14,14 +14,21 @@ import:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Iterable
+from typing import ClassVar, TypeVar, cast
 
-from edgefl.config.field import Keys
-from edgefl.config.keys import CoreKeys
+from edgefl.config.field import Keys, KeyValues
+from edgefl.config.fleet import FleetKeys, HostKeys
+from edgefl.config.task import RoundsKeys, TaskKeys
+from edgefl.config.updates import TrainingKeys, TrustKeys
 from edgefl.registry import key_groups
 
 K = TypeVar("K", bound=Keys)
+
+
+# The keys are in the order of the help: pydantic takes the fields of the last base first.
+class CoreKeys(HostKeys, FleetKeys, TrustKeys, TrainingKeys, RoundsKeys, TaskKeys):
+    """Keys that are checked one by one; :class:`edgefl.config.RunConfig` has those of features too, and checks all together."""
 
 
 class KeyGroup:
@@ -40,7 +47,7 @@ class KeyGroup:
         return ""
 
     @staticmethod
-    def unresolved(config: CoreKeys) -> Mapping[str, Any]:
+    def unresolved(config: CoreKeys) -> KeyValues:
         """Return the keys with values that the feature worked out, as they were before: a policy of what-if has others."""
         return {}
 

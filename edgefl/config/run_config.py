@@ -8,9 +8,8 @@ import tomlkit
 from pydantic import ModelWrapValidatorHandler, ValidationError, create_model, model_validator
 
 from edgefl.config.contradictions import fleet_problems, groups_clients, network_problems, training_problems
-from edgefl.config.field import Flag, Keys
-from edgefl.config.group import groups
-from edgefl.config.keys import CoreKeys
+from edgefl.config.field import Flag, Keys, KeyValues
+from edgefl.config.group import CoreKeys, groups
 from edgefl.config.rates import SCHEDULES, follows_rounds
 from edgefl.consent import admit
 from edgefl.errors import ConfigError
@@ -79,7 +78,7 @@ class RunConfig(AllKeys):
             raise ConfigError(explain_all(error.errors(), cls.model_fields, " see edgefl simulate --help")) from None
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
+    def of(cls, values: KeyValues, source: str = "") -> Self:
         """Return the configuration of ``values``, key → value; the ConfigError about a wrong one begins with ``source``."""
         try:
             return cls(**values)
@@ -87,7 +86,7 @@ class RunConfig(AllKeys):
             raise ConfigError("\n".join(f"{source}: {line}" if source else line for line in str(error).splitlines())) from None
 
     @classmethod
-    def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
+    def load(cls, path: Path | None, flags: KeyValues) -> Self:
         """Return the configuration of a TOML file (None: the defaults), overridden by ``flags``; see :func:`keys_of`."""
         return cls.of(keys_of(path, flags))
 
@@ -111,7 +110,7 @@ FLAGS: dict[str, Flag] = {name: cast(Any, field.json_schema_extra)["flag"] for n
 RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {name}: {flag.text}" for name, flag in FLAGS.items())
 
 
-def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+def keys_of(path: Path | None, flags: KeyValues) -> KeyValues:
     """Return the keys of a TOML file (or none), checked, overridden by ``flags``; ``method_options`` are overridden one by one.
 
     Plug-ins are not overridden: there are those of both.
@@ -119,14 +118,11 @@ def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: a key is wrong, or the file names code that the user has not consented to, see :mod:`edgefl.consent`.
     """
-    return dict(flags) if path is None else keys_in(read_toml(path, ConfigError), str(path), flags)
-
-
-def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of the TOML file ``source``, which were read into ``values``, see :func:`keys_of`."""
-    values = {key: value for key, value in values.items() if key not in CODE or key not in flags}
-    admit_keys(values, source, flags)
-    RunConfig.of(values, source)
+    if path is None:
+        return flags
+    values = {key: value for key, value in read_toml(path, ConfigError).items() if key not in CODE or key not in flags}
+    admit_keys(values, str(path), flags)
+    RunConfig.of(values, str(path))
     options = {**values.get("method_options", {}), **flags.get("method_options", {})}
     keys = {**values, **flags} | ({"method_options": options} if options else {})
     own, flagged = values.get("plugins"), flags.get("plugins")
@@ -135,7 +131,7 @@ def keys_in(values: Mapping[str, Any], source: str, flags: Mapping[str, Any]) ->
     return keys
 
 
-def admit_keys(values: Mapping[str, Any], source: str, typed: Mapping[str, Any], others: Iterable[Any] = ()) -> None:
+def admit_keys(values: KeyValues, source: str, typed: KeyValues, others: Iterable[Any] = ()) -> None:
     """Raise :class:`ConfigError` if the file ``source`` names code that is not ``typed`` too, and that nobody consented to.
 
     ``others`` are more tables of keys in the file.

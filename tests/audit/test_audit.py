@@ -10,7 +10,7 @@ from command import told
 
 from edgefl.contrib.audit.audit import audit, with_noise
 from edgefl.contrib.audit.canaries import Canaries
-from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.central import CentralNoise
 from edgefl.run.finished import finished
 from edgefl.server.chain import Chain
 

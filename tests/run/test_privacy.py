@@ -11,9 +11,9 @@ from torch import nn
 from edgefl import RunConfig, simulate
 from edgefl.client.stage import AtClient, Leaving
 from edgefl.contrib.privacy.accountant import epsilon
-from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.central import CentralNoise
 from edgefl.contrib.privacy.guarantee import Sampling
-from edgefl.contrib.privacy.stage import Noised
+from edgefl.contrib.privacy.noised import Noised
 from edgefl.errors import ConfigError
 from edgefl.run.feature import check_devices
 from edgefl.run.prepare import prepare

@@ -10,8 +10,7 @@ import numpy as np
 
 from edgefl.contrib.secagg.graph import graph_of, masked_with, threshold_of
 from edgefl.contrib.secagg.group import MaskedGroup
-from edgefl.contrib.secagg.masks import masked
-from edgefl.contrib.secagg.member import Member
+from edgefl.contrib.secagg.member import Member, masked
 from edgefl.contrib.secagg.vector import packed
 
 CONTEXT = b"round 1"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from protocol import CONTEXT, agreed, member, summed, uint32
 from scipy.stats import chisquare
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.graph import graph_of, masked_with, shortage, threshold_of
 from edgefl.contrib.secagg.group import MaskedGroup
-from edgefl.contrib.secagg.masks import masked, signed_seeds
+from edgefl.contrib.secagg.member import masked, signed_seeds
 from edgefl.contrib.secagg.messages import stages, vector_bytes, written
 from edgefl.contrib.secagg.primitives import agreed as agree
 from edgefl.contrib.secagg.primitives import expanded, opened, sealed

@@ -94,12 +94,7 @@ def _timed(seconds: float, threads: int | None, notify: Notify) -> tuple[Machine
     batches = {name: step.batch_size for name, step in steps.items()}
     of_network = {step.architecture.model: costs[name] for name, step in steps.items()}
     figures = MachineFigures(
-        processor=machine.processor,
-        system=machine.system,
-        threads=every,
-        total_bytes=machine.total_bytes,
-        free_bytes=machine.free_bytes,
-        battery=machine.battery,
+        **vars(replace(machine, threads=every)),
         source=_source(machine, every),
         product=(products[0], products[1]),
         copied=copied.rate(timing.COPIED_BYTES),

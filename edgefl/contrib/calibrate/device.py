@@ -14,6 +14,7 @@ from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
 from edgefl.records.work import KINDS, StepWork, Work
 from edgefl.util.files import TomlTable
+from edgefl.util.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ class Inference:
 
 
 @dataclass(frozen=True)
-class MachineFigures:
-    """The measurements of a machine; rates are in MACs and bytes per second.
+class MachineFigures(Machine):
+    """A machine with its measurements; rates are in MACs and bytes per second.
 
     Attributes:
         source: hardware and software, for the notes of the figures.
@@ -104,12 +105,6 @@ class MachineFigures:
         watts: None: they were not measured.
     """
 
-    processor: str
-    system: str
-    threads: int
-    total_bytes: int
-    free_bytes: int
-    battery: bool
     source: str
     product: tuple[MachineSpread, MachineSpread]
     copied: MachineSpread

@@ -6,9 +6,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-from edgefl.contrib.calibrate.csv_file import csv_lines, number_of
 from edgefl.contrib.calibrate.device import factor_of, table_of
-from edgefl.contrib.calibrate.meters import MeterFigures
+from edgefl.contrib.calibrate.meters import MeterFigures, csv_lines, number_of
 from edgefl.contrib.calibrate.profile_file import assumed, figure, power_of
 from edgefl.errors import EdgeflError, InputError
 from edgefl.fleet.profile import DeviceProfile

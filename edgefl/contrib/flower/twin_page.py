@@ -1,12 +1,18 @@
-"""One self-contained HTML page on a run with real devices beside its simulation."""
+"""A run with real devices beside its simulation, for ``edgefl compare``: a table, and one self-contained HTML page."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from edgefl.contrib.flower.twin import Sessions, Twin, TwinRow, WholeRun, twin_table
+from edgefl.cli.console import echo, show_result
+from edgefl.contrib.flower.twin import Sessions, Twin, TwinRow, WholeRun, twin_of, twin_table
+from edgefl.registry import view
 from edgefl.report.chart import Chart, clock_unit, layered, number, slots, stacked
 from edgefl.report.metric import metric_text
 from edgefl.report.page import render_page
 from edgefl.report.words import tier_label
+from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_seconds
 from edgefl.version import __version__
 
@@ -91,3 +97,15 @@ def _wholes(twin: Twin) -> list[tuple[str, str, str]]:
         line("training graphs", lambda of: human_bytes(of.setup_bytes)),
         line(twin.metric.name, lambda of: metric_text(twin.metric, of.accuracy)),
     ]
+
+
+@view("twin")
+def show_twin(both: list[Any], out: Path | None, as_json: bool) -> None:
+    """Print the comparison of the summaries and rounds of ``both`` runs, and write its page into ``out``."""
+    twin = twin_of(both[0], both[1])
+    if out is not None:
+        write_bytes(out / "compare.html", twin_page(twin).encode())
+    if as_json:
+        echo(json.dumps(twin.to_dict(), indent=2))
+    else:
+        show_result(twin_table(twin))

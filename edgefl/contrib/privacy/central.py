@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from edgefl.client.clipping import adapted
-from edgefl.client.stages.clip import CLIP, Clip
+from edgefl.client.stage import Stage, StagePlace, TierSums, Turn
+from edgefl.client.stages.clip import CLIP, Clip, norms_of
 from edgefl.contrib.privacy.noised import gaussian
 from edgefl.methods.base import Method
 from edgefl.methods.networks import upload_shapes
 from edgefl.methods.state import GlobalState
 from edgefl.methods.tier_sum import TierSum, folds, tier_sum
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Observed, Submodel, Tier, Update
 
 Draw = Callable[[str], np.random.Generator]
 """Returns the generator of a round for a part of the noise."""
@@ -155,3 +156,34 @@ def weighed(
         sums[tier] = tier_sum(method, state.architecture, tier)
         sums[tier].add(update, clients[tier])
     return sums
+
+
+@dataclass(frozen=True)
+class CentralNoise(Stage):
+    """The sums of a round get noise, those of tiers without clients too.
+
+    Attributes:
+        central: the noise.
+        clip: bounds the changes.
+    """
+
+    central: Central
+    clip: Clip
+
+    place = StagePlace.SUMMED
+    sums = True
+
+    def summed(self, sums: TierSums, turn: Turn) -> TierSums:
+        """Return sums of the updates with noise, each of which counts for the clients that its tier expects."""
+        bounds = self._bounds(turn)
+        sent = {tier: turn.submodel(tier) for tier in bounds}
+        updates = self.central.updates(turn.method, turn.model, sums, sent, bounds, turn.draw)
+        return weighed(turn.method, turn.model, self.central.clients, updates)
+
+    def record(self, turn: Turn) -> Observed:
+        """Return the noise of each tier's sum; adapt the bounds by counts with noise."""
+        turn.after.update(self.central.bounds(self.clip, turn.memory, norms_of(turn), turn.draw))
+        return {"noise_std": {tier.label: self.central.sum_multiplier * bound for tier, bound in self._bounds(turn).items()}}
+
+    def _bounds(self, turn: Turn) -> dict[Tier, float]:
+        return {tier: self.clip.bound(turn.memory, tier) for tier in self.central.clients}

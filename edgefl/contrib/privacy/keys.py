@@ -5,8 +5,7 @@ from typing import Literal
 
 from edgefl.config.contradictions import groups_clients
 from edgefl.config.field import Keys, Positive, key
-from edgefl.config.group import KeyGroup, group_keys
-from edgefl.config.keys import CoreKeys
+from edgefl.config.group import CoreKeys, KeyGroup, group_keys
 from edgefl.registry import key_group
 
 _HEADING = "Differential privacy"

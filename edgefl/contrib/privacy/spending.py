@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
@@ -15,12 +14,11 @@ from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.config.group import group_keys
 from edgefl.contrib.privacy.accountant import check_installed, check_noise, epsilon, noise_for
-from edgefl.contrib.privacy.central import Central
-from edgefl.contrib.privacy.central_stage import CentralNoise
+from edgefl.contrib.privacy.central import Central, CentralNoise
 from edgefl.contrib.privacy.guarantee import Privacy, Sampling
 from edgefl.contrib.privacy.keys import PrivacyKeys
+from edgefl.contrib.privacy.noised import Noised
 from edgefl.contrib.privacy.records import PrivacyResult
-from edgefl.contrib.privacy.stage import Noised
 from edgefl.errors import ConfigError
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import Method
@@ -29,7 +27,7 @@ from edgefl.models.base import Architecture
 from edgefl.models.norm import needs_statistics, splits_batches
 from edgefl.records import Tier
 from edgefl.registry import feature
-from edgefl.run.feature import Feature
+from edgefl.run.feature import Feature, Json
 from edgefl.run.resolved import clip_of, objective_of, outside_of, tiers_of
 from edgefl.server.assignment import Plan
 
@@ -103,17 +101,17 @@ class Spending(Feature):
         spent = epsilon(self.privacy.noise_multiplier, rounds * self.releases, self.privacy.delta, self.sampling)
         return math.ceil(spent * 1e4) / 1e4
 
-    def observed(self, round_: int) -> dict[str, Any]:
+    def observed(self, round_: int) -> Json:
         """Return the figures of a round's record."""
         return {"epsilon": {"so far": self.epsilon(round_), "of one round": self.epsilon(1)}}
 
-    def summary(self, rounds: int) -> dict[str, Any]:
+    def summary(self, rounds: int) -> Json:
         """Return the part of a run's summary."""
         drawn = None if self.sampling is None else self.sampling.drawn
         spent = PrivacyResult(**vars(self.privacy), epsilon=self.epsilon(rounds), drawn=drawn, unsampled=self.unsampled)
         return {"privacy": spent}
 
-    def policy(self, rounds: int) -> dict[str, Any]:
+    def policy(self, rounds: int) -> Json:
         """Return ε after so many rounds, and z."""
         return {"epsilon": self.epsilon(rounds), "noise_multiplier": self.privacy.noise_multiplier}
 

@@ -5,3 +5,7 @@ consistency check) and SecAgg+ (Bell et al. 2020, Secure Single-Server Aggregati
 follows the protocol. A client's half needs NumPy and ``cryptography`` only, so that a device can run it too: no module of this package
 imports another part of edgefl.
 """
+
+
+class ProtocolError(Exception):
+    """A message is damaged, comes twice, or asks a client for what it must not reveal; or too few shares arrived."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.graph import Graph, shortage
 from edgefl.contrib.secagg.member import pair_seed
 from edgefl.contrib.secagg.messages import KEY_BYTES, OWN_KEYS_BYTES, SEALED_BYTES, read, written

@@ -6,8 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from edgefl.config.field import Keys, key
-from edgefl.config.group import KeyGroup, group_keys
-from edgefl.config.keys import CoreKeys
+from edgefl.config.group import CoreKeys, KeyGroup, group_keys
 from edgefl.contrib.secagg.protocol import SecureAggregation
 from edgefl.registry import key_group
 

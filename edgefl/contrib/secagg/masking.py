@@ -58,7 +58,7 @@ class Masking:
         counts[[0, *(1 + label for label in present)]] = self.weight
         vector = np.concatenate([values, counts])
         if self.masks:
-            from edgefl.contrib.secagg.masks import masked  # only real masks need cryptography
+            from edgefl.contrib.secagg.member import masked  # only real masks need cryptography
 
             vector = masked(vector, self.masks)
         return packed(vector, self.coding.bits), clipped

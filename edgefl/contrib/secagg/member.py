@@ -1,12 +1,13 @@
 """A client's half of the protocol: what it sends in each stage, and what it refuses to reveal."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from edgefl.contrib.secagg.errors import ProtocolError
-from edgefl.contrib.secagg.masks import written_seeds
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.messages import KEY_BYTES, OWN_KEYS_BYTES, SEALED_BYTES, read, written
-from edgefl.contrib.secagg.primitives import agreed, opened, public_key, purpose_of, sealed
+from edgefl.contrib.secagg.primitives import agreed, expanded, opened, public_key, purpose_of, sealed
 from edgefl.contrib.secagg.shamir import SECRET_BYTES, SHARE_BYTES, Draw, shared
+from edgefl.contrib.secagg.vector import Values
 
 
 @dataclass
@@ -115,3 +116,28 @@ def pair_seed(private: bytes, number: int, peer: int, public: bytes, context: by
     """Return sign and seed of the mask that client ``number`` has in common with ``peer``."""
     low, high = sorted((number, peer))
     return (1 if number == low else -1), agreed(private, public, purpose_of(context, "mask", low, high))
+
+
+def masked(values: Values, masks: bytes) -> Values:
+    """Return ``values`` (n,) plus all of a client's masks, modulo 2³²; ``masks``: see :meth:`edgefl.contrib.secagg.member.Member.masks`."""
+    total = values.copy()
+    for sign, seed in signed_seeds(masks):
+        if sign > 0:
+            total += expanded(seed, len(total))
+        else:
+            total -= expanded(seed, len(total))
+    return total
+
+
+def signed_seeds(masks: bytes) -> Iterable[tuple[int, bytes]]:
+    """Yield sign and seed of every mask; ProtocolError if the text is damaged."""
+    size = 1 + KEY_BYTES
+    if len(masks) % size or any(masks[at] > 1 for at in range(0, len(masks), size)):
+        raise ProtocolError(f"masks of {len(masks)} bytes, expected entries of {size} that begin with a sign")
+    for at in range(0, len(masks), size):
+        yield (1 if masks[at] else -1), masks[at + 1 : at + size]
+
+
+def written_seeds(seeds: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return the masks of a client, (sign, seed) each, as :func:`signed_seeds` reads them."""
+    return b"".join(bytes([sign > 0]) + seed for sign, seed in seeds)

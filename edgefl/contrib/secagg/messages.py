@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.shamir import SHARE_BYTES
 
 NUMBER_BYTES, KEY_BYTES, TAG_BYTES = 4, 32, 16

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.messages import KEY_BYTES
 from edgefl.contrib.secagg.vector import Values
 

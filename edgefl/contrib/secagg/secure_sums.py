@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.grouping import Grouping, Key, groups_in
 from edgefl.contrib.secagg.masking import Masking, values_of
 from edgefl.contrib.secagg.vector import Coding, Values, unpacked

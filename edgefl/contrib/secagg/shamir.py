@@ -6,7 +6,7 @@ integers modulo the prime 2²⁵⁶ + 297. A share is 33 bytes.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 
 PRIME = 2**256 + 297
 """The smallest prime above 2²⁵⁶."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.contrib.secagg.errors import ProtocolError
+from edgefl.contrib.secagg import ProtocolError
 from edgefl.contrib.secagg.messages import vector_bytes
 
 Values = NDArray[np.uint32]
