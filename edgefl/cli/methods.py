@@ -79,7 +79,7 @@ class OwnOption(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What a method says of itself: axis → values that combine with it, and other value → why it does not."""
+    """A method's facts about itself: axis → values that combine with it, and other value → why it does not."""
 
     name: str
     method: "Method"

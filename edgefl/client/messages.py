@@ -44,7 +44,7 @@ Fetch = Callable[[str], bytes]
 
 
 class JobSetup(NamedTuple):
-    """What jobs of one tier and one phase of a method have in common; ``graphs`` only if onnxruntime trains."""
+    """The common part of jobs of one tier and one phase of a method; ``graphs`` only if onnxruntime trains."""
 
     method: Method
     tier: Tier

@@ -1,1 +1,1 @@
-"""What edgefl can do without: features that are found by name, each of which may need an extra. The core does not import them."""
+"""Features that edgefl can do without: each is found by name, and may need an extra. The core does not import them."""

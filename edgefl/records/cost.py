@@ -9,7 +9,7 @@ from edgefl.records.work import NO_STEP_WORK, NO_WORK, ONCE, StepWork, Work
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one layer costs: MACs per sample, except ``macs_compose`` (per pass), its bytes at the peak of a training step, and its work."""
+    """One layer's cost: MACs per sample, except ``macs_compose`` (per pass), its bytes at the peak of a training step, and its work."""
 
     layer: str
     kind: str
@@ -38,7 +38,7 @@ class RoundTrip(NamedTuple):
 
 @dataclass(frozen=True)
 class Added:
-    """What stages of the chain add to a session, at most.
+    """The cost that stages of the chain add to a session, at most.
 
     Attributes:
         before: round trips before the model is sent, such as an agreement on masks.
@@ -87,7 +87,7 @@ def column(after: str = "") -> Callable[[Count], Count]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one tier costs at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
+    """The cost of one tier at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
 
     Counts and names are columns of tables and files (:func:`cost_columns`), as are properties that are marked by :func:`column`.
 
@@ -143,7 +143,7 @@ class Cost:
 
     @property
     def not_counted(self) -> str:
-        """What is said if the cost of some operations is not known; "" if all are counted."""
+        """The remark that the cost of some operations is not known; "" if all are counted."""
         if not self.uncounted_ops:
             return ""
         names = ", ".join(self.uncounted_ops)
@@ -224,7 +224,7 @@ class Cost:
     @property
     @column("weights_bytes_inference")
     def inference_memory_bytes(self) -> int:
-        """What inference holds at its peak: parameters, buffers and activations."""
+        """The bytes that inference holds at its peak: parameters, buffers and activations."""
         return self.weights_bytes_inference + self.peak_activation_bytes_inference
 
 

@@ -11,7 +11,7 @@ _MOST_LISTED = 5
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What a reader did with a user's data. Every entry is a text for people.
+    """A reader's account of a user's data. Every entry is a text for people.
 
     Attributes:
         files: what was read.

@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Submodel:
-    """What a client of one tier receives: tensors of the tier's own small shapes, and the network they belong to.
+    """The model that a client of one tier receives: tensors of the tier's own small shapes, and the network they belong to.
 
     Attributes:
         tensors: name → tensor, in the order of the network's ``state_dict``; only these travel.

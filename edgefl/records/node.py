@@ -1,4 +1,4 @@
-"""What is known of a computer that trains clients for a run."""
+"""A computer that trains clients for a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -26,7 +26,7 @@ Observed = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Screened:
-    """What the server found when it screened one client's update.
+    """The result of screening one client's update.
 
     Attributes:
         change_norm: norm of the client's change before clipping; None: not measured.

@@ -9,7 +9,7 @@ from edgefl.records.model import Tier
 from edgefl.util.units import need_have
 
 Foreseen = Literal["expected", "refused", "dropped", "interrupted"]
-"""What the server expects of a client before the client trains.
+"""The server's expectation of a client before the client trains.
 
 ``expected``: it will answer; ``refused``: it fits no tier, and nothing is sent to it; ``dropped``: its device or the network will fail;
 ``interrupted``: its owner or its charger will end the session early.
@@ -108,7 +108,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server expects of one client in one round. A refusal is data, never an exception.
+    """The server's expectation of one client in one round. A refusal is data, never an exception.
 
     Attributes:
         device, samples: the class of its device, and how many training samples it has.
@@ -149,7 +149,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one client's job.
+    """The outcome of one client's job.
 
     Attributes:
         client: the client's number.

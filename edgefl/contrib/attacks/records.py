@@ -1,4 +1,4 @@
-"""What simulated attacks add to the records of a run's files."""
+"""The records of simulated attacks in a run's files."""
 
 from dataclasses import dataclass, field
 

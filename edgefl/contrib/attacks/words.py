@@ -1,4 +1,4 @@
-"""What the page of a run says about a simulated attack."""
+"""The text about a simulated attack on the page of a run."""
 
 from collections.abc import Callable, Sequence
 

@@ -116,7 +116,7 @@ class MachineFigures(Machine):
 
     @property
     def limits(self) -> Limits:
-        """What the hardware allows, as far as it was measured: Winograd's convolutions do fewer products than they have MACs."""
+        """The limits of the hardware, as far as they were measured: Winograd's convolutions do fewer products than they have MACs."""
         # If other programs use the cores, several threads are slower than one.
         product = max(spread.value for spread in self.product)
         return Limits(_FASTEST * product, _CACHED * self.copied.value)

@@ -24,7 +24,7 @@ _UNREAD = OSError, ValueError, subprocess.SubprocessError
 
 @dataclass(frozen=True)
 class MeterSpan:
-    """What a device does meanwhile, "idle" or "training", and from when to when, in seconds since 1970; by default that is not known."""
+    """The state of a device, "idle" or "training", and its begin and end in seconds since 1970; by default they are not known."""
 
     state: str
     begin_s: float = 0.0
@@ -111,7 +111,7 @@ class MeterLog:
 
     @property
     def title(self) -> str:
-        """What it is, for the source of a figure."""
+        """The name of the file, for the source of a figure."""
         return f"the meter of {self.path.name}"
 
     def watching(self) -> contextlib.AbstractContextManager[object]:

@@ -22,7 +22,7 @@ _Key = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
 @dataclass(frozen=True)
 class Device:
-    """What a device says of itself.
+    """A device's description of itself.
 
     Attributes:
         key: a random number in hexadecimal digits that the device has drawn once and stored.

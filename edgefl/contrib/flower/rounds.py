@@ -25,7 +25,7 @@ from edgefl.wire.update_content import check_values
 
 @dataclass(frozen=True)
 class Sending:
-    """What one device is to be sent: its session, its sub-model and its job."""
+    """The content of a message to one device: its session, its sub-model and its job."""
 
     session: OpenSession
     submodel: Submodel
@@ -34,7 +34,7 @@ class Sending:
 
 @dataclass(frozen=True)
 class DeviceAnswer:
-    """What came back from a device.
+    """The answer of a device.
 
     Attributes:
         round: the round that it answers.

@@ -1,4 +1,4 @@
-"""What a device receives once, before it trains a tier: the training graphs, or for torch the task. It is addressed by its hash."""
+"""The setup that a device receives once, before it trains a tier: training graphs, or for torch the task. Its address is its hash."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a run promises: the level of its privacy, the bound and the noise, and when clients are drawn at random."""
+"""The promise of a run: the level of its privacy, the bound and the noise, and when clients are drawn at random."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a run has spent of its privacy, in its summary."""
+"""The privacy that a run has spent, in its summary."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ from edgefl.report.run_rows import Number, Whole
 
 @dataclass(frozen=True)
 class PrivacyResult(Result):
-    """What a run has spent of its privacy.
+    """The privacy that a run has spent.
 
     Attributes:
         level: whom noise protects.
@@ -32,7 +32,7 @@ class PrivacyResult(Result):
 @added_fields("privacy", of="RunSummary")
 @dataclass(frozen=True, kw_only=True)
 class OfPrivacy:
-    """What was spent of differential privacy; None: there was no noise."""
+    """The differential privacy that was spent; None: there was no noise."""
 
     privacy: PrivacyResult | None = None
 

@@ -1,4 +1,4 @@
-"""What a run's summary says about its differential privacy, in words."""
+"""The differential privacy of a run in words, from its summary."""
 
 from collections.abc import Sequence
 

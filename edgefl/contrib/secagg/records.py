@@ -1,4 +1,4 @@
-"""What secure aggregation adds to the records of a run's files."""
+"""The records of secure aggregation in a run's files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class SecureSum(Result):
 @added_fields("secure-sums", of="Summary")
 @dataclass(frozen=True, kw_only=True)
 class OfSums:
-    """What became of secure sums, by tier; empty if updates were sent plain."""
+    """The secure sums by tier; empty if updates were sent plain."""
 
     secure_sums: tuple[SecureSum, ...] = field(default=(), metadata=SELDOM)
 

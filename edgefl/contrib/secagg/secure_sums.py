@@ -146,7 +146,8 @@ class _Real:
         from edgefl.contrib.secagg.member import Member
 
         clients = [m.client for m in members]
-        context, threshold = _context(grouping.seed, turn, key), grouping.threshold(len(clients))
+        context = struct.pack("<QQdI", grouping.seed % 2**64, turn, key[0].ratio, key[1])
+        threshold = grouping.threshold(len(clients))
         self.server = MaskedGroup(grouping.graph(turn, key, clients), context, threshold, count, grouping.rules.bits)
         # A simulation has the same bits again. A device draws from its operating system.
         draws = {client: partial(_drawn, generator(grouping.seed, turn, client, "secrets")) for client in clients}
@@ -167,10 +168,6 @@ class _Real:
         for client in sorted(answers):
             self.server.add_answer(client, self._members[client].unmask(self.server.arrived_for(client)))
         return self.server.total()
-
-
-def _context(seed: int, turn: int, key: Key) -> bytes:
-    return struct.pack("<QQdI", seed % 2**64, turn, key[0].ratio, key[1])
 
 
 def _drawn(rng: np.random.Generator, count: int) -> bytes:

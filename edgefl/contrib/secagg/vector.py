@@ -59,7 +59,7 @@ class Coding:
 
     @property
     def step(self) -> float:
-        """What one unit of a sum stands for."""
+        """The change that one unit of a sum stands for."""
         return self.bound * self.most / self.levels
 
     def encoded(self, change: NDArray[np.floating], weight: int, rng: np.random.Generator) -> tuple[Values, int]:
