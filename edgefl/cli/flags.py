@@ -7,9 +7,18 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import complete_name, option, options_of, plugin_option, stacked
+from edgefl.cli.options import (
+    METHOD_OPTION,
+    complete_name,
+    config_option,
+    method_option,
+    option,
+    options_of,
+    plugin_option,
+    stacked,
+)
 from edgefl.cli.param_types import Listed, NetworkOfTier, NumberOr, Within, by_tier
-from edgefl.config import FLAGS, RunConfig
+from edgefl.config import FLAGS, TASK, RunConfig
 from edgefl.config.field import KeyValues
 from edgefl.registry import models
 
@@ -32,6 +41,20 @@ def run_flags(
     """
     wanted = [key for key in keys or FLAGS if key not in leave_out and FLAGS[key].section]
     return stacked(*(_flag(key, section, (defaults or {}).get(key)) for key in wanted))
+
+
+def run_options(command: F) -> F:
+    """Add what configures one run: ``config_file``, and the flags of which :func:`run_keys` returns the keys."""
+    decorate: Callable[[F], F] = stacked(
+        run_flags(), plugin_option(TASK, expose=True), method_option(section=TASK, help=METHOD_OPTION), config_option
+    )
+    return decorate(command)
+
+
+def run_keys(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a run that flags of :func:`run_options` give."""
+    method_options = dict(flags.pop("method_options"))
+    return given(flags) | ({"method_options": method_options} if method_options else {})
 
 
 def given(flags: KeyValues) -> dict[str, Any]:

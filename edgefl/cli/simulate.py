@@ -7,30 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgefl.cli.console import echo, loading, note_new, show, show_result, show_text
-from edgefl.cli.flags import given, run_flags
+from edgefl.cli.flags import run_keys, run_options
 from edgefl.cli.names import check_run
-from edgefl.cli.options import (
-    METHOD_OPTION,
-    Command,
-    config_option,
-    json_option,
-    method_option,
-    option,
-    plugin_option,
-    trust_option,
-)
+from edgefl.cli.options import Command, json_option, option, trust_option
 from edgefl.cli.param_types import PATH
-from edgefl.config import HOST, TASK, RunConfig, keys_of
+from edgefl.config import HOST, RunConfig, keys_of
 
 if TYPE_CHECKING:
     from edgefl.report.run_files import DrySummary, RunSummary
 
 
 @click.command(cls=Command)
-@run_flags()
-@plugin_option(TASK, expose=True)
-@method_option(section=TASK, help=METHOD_OPTION)
-@config_option
+@run_options
 @option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
 @option("--resume", is_flag=True, help="Continue the run in --out: an interrupted one, or with more --rounds a finished one.")
 @option(
@@ -59,8 +47,7 @@ def command(
     edgefl simulate --workers 2 --trace trace.json
     edgefl simulate --dry-run --clients 1000000 --partition index:60
     """
-    method_options = dict(flags.pop("method_options"))
-    keys = given(flags) | ({"method_options": method_options} if method_options else {})
+    keys = run_keys(flags)
     if resume and dry_run:
         raise click.UsageError("--resume does not combine with --dry-run: a dry run starts anew, in another --out")
     if resume and out is None:

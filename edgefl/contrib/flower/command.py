@@ -6,20 +6,11 @@ from typing import Any
 import click
 
 from edgefl.cli.console import echo, loading, note, print_json
-from edgefl.cli.flags import given, run_flags
+from edgefl.cli.flags import run_keys, run_options
 from edgefl.cli.names import check_run
-from edgefl.cli.options import (
-    METHOD_OPTION,
-    Command,
-    config_option,
-    json_option,
-    method_option,
-    option,
-    plugin_option,
-    trust_option,
-)
+from edgefl.cli.options import Command, json_option, option, trust_option
 from edgefl.cli.param_types import PATH
-from edgefl.config import TASK, RunConfig
+from edgefl.config import RunConfig
 from edgefl.util.extras import check_extra
 
 
@@ -38,10 +29,7 @@ def command() -> None:
 
 @command.command("new", cls=Command)
 @click.argument("folder", type=PATH, metavar="DIR")
-@run_flags()
-@plugin_option(TASK, expose=True)
-@method_option(section=TASK, help=METHOD_OPTION)
-@config_option
+@run_options
 @option("--out", type=PATH, metavar="RUN", help="Folder of the run, where the SuperLink runs. [DIR-run]")
 @option("--shards", type=PATH, metavar="DIR", help="Also write each client's samples as client-N.npz, for a rehearsal.")
 @trust_option
@@ -56,8 +44,7 @@ def new(folder: Path, config_file: Path | None, out: Path | None, shards: Path |
     --clients is the number of devices. The fleet of --profile says which devices they are.
     --deadline-s says how long a round waits for them.
     """
-    method_options = dict(flags.pop("method_options"))
-    config = RunConfig.load(config_file, given(flags) | ({"method_options": method_options} if method_options else {}))
+    config = RunConfig.load(config_file, run_keys(flags))
     check_run(config)
     check_extra("edgefl flower", "flwr", "edgefl-sim[flower]")
     with loading():
