@@ -7,16 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 
 from edgefl.cli.names import check_names, check_run
-from edgefl.cli.options import (
-    METHOD_OPTION,
-    complete_name,
-    config_option,
-    method_option,
-    option,
-    options_of,
-    plugin_option,
-    stacked,
-)
+from edgefl.cli.options import complete_name, config_option, method_option, option, options_of, plugin_option, stacked
 from edgefl.cli.param_types import Listed, NetworkOfTier, NumberOr, Within, by_tier
 from edgefl.config import FLAGS, TASK, RunConfig
 from edgefl.config.field import KeyValues
@@ -46,7 +37,7 @@ def run_flags(
 def run_options(command: F) -> F:
     """Add what configures one run: ``config_file``, and the flags of which :func:`run_keys` returns the keys."""
     decorate: Callable[[F], F] = stacked(
-        run_flags(), plugin_option(TASK, expose=True), method_option(section=TASK, help=METHOD_OPTION), config_option
+        run_flags(), plugin_option(TASK, expose=True), method_option(section=TASK), config_option
     )
     return decorate(command)
 

@@ -163,11 +163,9 @@ def stacked(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return lambda command: reduce(lambda decorated, decorator: decorator(decorated), reversed(decorators), command)
 
 
-METHOD_OPTION = "Option of the method, may be repeated; 'edgefl methods NAME' lists them."
-
-
 def method_option(**settings: Any) -> Callable[[F], F]:
     """Return the decorator of ``--method-option``, whose values are pairs of a key and a value."""
+    settings.setdefault("help", "Option of the method, may be repeated; 'edgefl methods NAME' lists them.")
     return option("--method-option", "method_options", multiple=True, type=MethodOption(), **settings)
 
 
@@ -176,7 +174,7 @@ def sub_model_options(section: str) -> Callable[[F], F]:
     sized = options_of(section)
     return stacked(
         sized("--method", metavar="NAME", help="Method that makes sub-models; see 'edgefl methods'. [the network as it is]"),
-        method_option(section=section, help=METHOD_OPTION),
+        method_option(section=section),
         sized("--tiers", type=Listed(float, "1,0.5,0.25"), help="Sizes of the sub-models, largest first. [the method's own]"),
     )
 

@@ -8,7 +8,7 @@ import click
 
 from edgefl.cli.console import busy, echo, loading, show
 from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
-from edgefl.cli.options import METHOD_OPTION, Command, json_option, method_option, options_of
+from edgefl.cli.options import Command, json_option, method_option, options_of
 from edgefl.cli.param_types import PATH, Amount, Within
 
 _BUDGETS = "Budgets (at least one)"
@@ -49,7 +49,7 @@ _ranked = options_of(_RANKS)
     help="Method that makes the sub-models; see 'edgefl methods'. [every method with several sizes; fedhm for a fleet, for ranks by "
     "layer, and with --weights]",
 )
-@method_option(section=_RANKS, help=METHOD_OPTION)
+@method_option(section=_RANKS)
 @_ranked(
     "--allocate",
     type=click.Choice(("uniform", "spectral")),
